@@ -16,8 +16,8 @@ Piece = tuple[int, int, int, int]  # steps [start, end), bytes [low, top)
 def perfect(pieces: int, *, seed: int = 0, steps: int = 200, height: int = 2**20) -> Trace:
     """Return buffers that fit into a pool of exactly `height` bytes, which are all in use at each step.
 
-    A rectangle is cut in two, or by a pinwheel into five, which no two straight cuts make; then one of the larger pieces
-    is, and so on. The buffers come in random order.
+    A rectangle is cut in two, or by a pinwheel into five, which no two straight cuts make; then one of the larger
+    pieces is, and so on. The buffers come in random order.
 
     Parameters
     ----------

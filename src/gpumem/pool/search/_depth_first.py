@@ -11,179 +11,152 @@ offset up. So a step puts one of the buffers whose *least* offset (the top of wh
             |   | A |       |
             +---+---+-------+------> time, in sections: nothing begins or ends inside one
 
-A step that leads nowhere is taken back, and the buffer *needs* to lie higher from then on. What nothing
-rests upon is not lifted. Cut off is what cannot fit (`_packing`). Buffers fall apart into parts that share no section;
-each is searched alone, and a failure of one takes none of the others back.
+Each frame of the search has a part of the buffers to place, none below its *floor*, the offset of the frame before. Of
+those that can go lowest it puts one, by the order of the part. If that leads nowhere the buffer is *refused* there, and
+another is put. What shares no section with the rest is searched apart, from the bottom, in an order of its own.
+`_packing` has the rules that cut off what cannot fit.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.pool.search._packing import FAR, PackingInstance, PackingState, clear, holds, pile, rest, touch, widen
+from gpumem.pool.search._packing import (
+    ALIKE,
+    ALL,
+    BENEATH,
+    FAR,
+    FREE,
+    PARTS,
+    PILE,
+    REFUSED,
+    PackingInstance,
+    PackingState,
+    add,
+    bind,
+    clear,
+    count_options,
+    fewest,
+    flush,
+    holds,
+    most,
+    touch,
+    widen,
+)
 from gpumem.trace import F64, I64
 
 SOLVED, IMPOSSIBLE, GAVE_UP = 1, 0, -1
-AREA, LENGTH, LOAD_AREA, LOAD_LENGTH, END = range(5)  # what goes first at one offset
+FULL_LENGTH_AREA, FULL_AREA_LENGTH, LENGTH_AREA, AREA, END, START = range(6)  # what goes first at one offset
+IN_ORDER, FEWEST, LEVEL = range(3)  # which of those that can go lowest: see `_choose`
+
+
+class Frames(NamedTuple):
+    """A row for each buffer that is put, and one more for what is put next."""
+
+    low: I64  # the part is `items[low:high]`
+    high: I64
+    first: I64  # its sections are `[first, last)` of the circle
+    last: I64
+    back: I64  # the frame that made the part: it goes on where this one fails
+    waits: I64  # the first of the parts that wait, and how many are kept
+    kept: I64
+    begin: I64  # length of the trail when the frame began, and with what was refused since
+    mark: I64
+    floor: I64
+    placed: I64  # buffer, -1 where there is none
+    under: I64  # where what lies under it begins in `PackingState.under`
+    over: I64  # whether nothing else is worth a try
+
+
+class Waits(NamedTuple):
+    """Parts that wait for their turn, a list: the last one that is kept is its head."""
+
+    low: I64
+    high: I64
+    first: I64
+    last: I64
+    back: I64
+    next: I64
 
 
 @inner
-def _group(p: PackingInstance, s: PackingState, part: I64) -> int:
-    """Number the sections between the cuts, which nothing of the part crosses; return how many numbers there are."""
-    n, open_, count = p.sections, 0, 0
-    for t in range(n + 1):
-        s.cross[t] = 0
-    for j in part:  # it crosses the boundaries before its sections, but for the first
-        s.cross[p.first[j] + 1] += 1
-        s.cross[min(p.last[j], n)] -= 1
-        if p.last[j] > n:
-            s.cross[0] += 1
-            s.cross[p.last[j] - n] -= 1
-    for t in range(n):
-        open_ += s.cross[t]
-        if open_ == 0:
+def _arcs(p: PackingInstance, s: PackingState, first: int, last: int) -> tuple[int, int]:
+    """Number the sections between boundaries that nothing crosses; return the first one and how many numbers."""
+    n, count, length = p.sections, 0, last - first
+    if length == n:  # the whole circle begins where it can be cut
+        for t in range(n):
+            if s.cross[t] == 0:
+                first = t
+                break
+    for k in range(length):
+        t = (first + k) % n
+        if k > 0 and s.cross[t] == 0:
             count += 1
         s.group[t] = count
-    for t in range(n):  # what lies before the first cut belongs to what lies after the last
-        if s.group[t] > 0:
-            break
-        s.group[t] = count
-    return count
+    return first, count + 1
 
 
 @inner
-def _wait(
-    p: PackingInstance, s: PackingState, waits: I64, low: int, high: int, back: int, head: int, length: int
-) -> int:
-    """Bring together what shares no section with the rest; let these parts wait, the smallest in front.
-
-    Returns the new length of the list, the last entry of which is its head.
-    """
-    count, begin, new = _group(p, s, s.items[low:high]), low, length
-    for c in range(count + 1):
-        s.cross[c] = 0
-    for k in range(low, high):
-        s.cross[s.group[p.first[s.items[k]]]] += 1
-    for c in range(count + 1):
-        if s.cross[c] == 0:  # most cuts have nothing between them
+def _split(p: PackingInstance, s: PackingState, w: Waits, f: Frames, at: int, low: int, high: int) -> int:
+    """Let the parts into which `items[low:high]` falls wait, the leftmost in front; return how many are kept."""
+    kept, head = f.kept[at], f.waits[at]
+    length = f.last[at] - f.first[at]
+    first, count = _arcs(p, s, f.first[at], f.last[at])
+    ends = np.zeros(count + 1, np.int64)
+    for j in s.items[low:high]:
+        ends[s.group[p.first[j] % p.sections] + 1] += 1
+    for g in range(count):
+        ends[g + 1] += ends[g]
+    sorted_, to = np.empty(high - low, np.int64), ends[:count].copy()
+    for j in s.items[low:high]:
+        g = s.group[p.first[j] % p.sections]
+        sorted_[to[g]] = j
+        to[g] += 1
+    s.items[low:high] = sorted_
+    end, k = length, length
+    while k > 0:
+        k -= 1
+        t = (first + k) % p.sections
+        if k > 0 and s.cross[t]:
             continue
-        end = begin
-        for k in range(begin, high):
-            j = s.items[k]
-            if s.group[p.first[j]] == c:
-                s.items[k], s.items[end] = s.items[end], j
-                end += 1
-        if end > begin:
-            k = length
-            while k > new and waits[1, k - 1] - waits[0, k - 1] < end - begin:
-                waits[0, k], waits[1, k] = waits[0, k - 1], waits[1, k - 1]
-                k -= 1
-            waits[0, k], waits[1, k] = begin, end
-            waits[2, length], waits[3, length] = head, back
-            head = length
-            length += 1
-        begin = end
-        if end == high:
-            break
-    return length
+        g = s.group[t]
+        if ends[g + 1] > ends[g]:
+            w.low[kept], w.high[kept], w.next[kept], w.back[kept] = low + ends[g], low + ends[g + 1], head, at
+            w.first[kept], w.last[kept] = t, t + end - k
+            head = kept
+            kept += 1
+        end = k
+    return kept
 
 
 @inner
-def _rank(p: PackingInstance, s: PackingState, part: I64, rule: int, noise: F64) -> None:
-    """Give each buffer of a part its key: by what remains to place in its fullest section, or without that."""
-    largest = 1.0
-    for j in part:
-        s.key[j] = (p.last[j] - p.first[j]) * noise[j]
-        if rule in (AREA, LOAD_AREA):
-            s.key[j] *= p.size[j]
-        elif rule == END:  # gradients live to the end of the iteration, as a stack of stairs
-            s.key[j] = p.last[j] * noise[j] + s.key[j] / p.sections
-        largest = max(largest, 2 * s.key[j])
-    if rule in (AREA, LENGTH, END):
-        return
-    for t in range(p.sections):
-        s.total[t] = 0
-    for j in part:
-        pile(p, s, j, 0, p.sections, p.size[j])
-    for j in part:
-        s.key[j] = pile(p, s, j, 0, p.sections, 0) + s.key[j] / largest
-
-
-@inner
-def _choose(s: PackingState, size: I64, part: I64) -> int:
-    """Return the buffer to put next: the lowest, then by key; -1 where none is left.
-
-    None lies above the lowest top there can be: that one could have been put first, below it.
-    """
-    lowest, best = FAR, -1
-    for j in part:
-        lowest = min(lowest, max(s.least[j], s.need[j]) + size[j])
-    for j in part:
-        at = s.least[j]
-        if at < s.need[j] or at >= lowest:
-            continue
-        if best >= 0 and at == s.least[best]:
-            if s.key[j] > s.key[best] or (s.key[j] == s.key[best] and j < best):
-                best = j
-        elif best < 0 or at < s.least[best]:
-            best = j
-    return best
-
-
-@inner
-def _set(s: PackingState, trail: I64, mark: int, j: int, least: int, need: int) -> int:
-    """Change a buffer's row and note what it was."""
-    if least != s.least[j] or need != s.need[j]:
-        trail[0, mark], trail[1, mark], trail[2, mark] = j, s.least[j], s.need[j]
-        s.least[j], s.need[j] = least, need
-        mark += 1
-    return mark
-
-
-@inner
-def _put(
-    p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int
-) -> tuple[int, bool, tuple[int, int]]:
-    """Place `i`: what meets it lies above it, and what could lie lower needs to rest on something else.
-
-    Returns the length of the trail, whether anything rests upon `i` (if not, nothing is gained by lifting `i`), and
-    the sections where something rose.
-    """
-    at, carries, window = s.least[i], False, (p.sections, 0)
-    for j in part:
-        if j == i:
-            continue
-        if s.least[j] < at + p.size[i] and touch(p, i, j):
-            mark, carries = _set(s, trail, mark, j, clear(p, j, at + p.size[i]), s.need[j]), True
-        elif s.least[j] < at and s.need[j] < at:
-            mark = _set(s, trail, mark, j, s.least[j], rest(p, s, part, j, at))
-        else:
-            continue
-        window = widen(p, window, j)
-    return mark, carries, window
-
-
-@inner
-def _refute(
-    p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int
-) -> tuple[int, tuple[int, int]]:
-    """Neither `i` nor what is like it lies where `i` was put; return the trail's length, and where something rose."""
-    at, window = s.least[i], (p.sections, 0)
-    for j in part:
-        if p.twin[j] == p.twin[i] and s.need[j] <= at:
-            mark = _set(s, trail, mark, j, s.least[j], rest(p, s, part, j, at))
-            window = widen(p, window, j)
-    return mark, window
-
-
-@inner
-def _take_back(s: PackingState, trail: I64, mark: int, until: int) -> int:
-    while mark > until:
-        mark -= 1
-        j = trail[0, mark]
-        s.least[j], s.need[j] = trail[1, mark], trail[2, mark]
-    return mark
+def _rank(p: PackingInstance, s: PackingState, part: I64, order: int, weight: F64) -> None:
+    """Put a part in order: by what its fullest section has to place, by length, area, start or end."""
+    full, length, area = np.empty((3, len(part)))
+    for k, j in enumerate(part):
+        full[k] = -most(s.left, p.first[j], p.last[j])
+        length[k] = -(p.last[j] - p.first[j]) * weight[j]
+        area[k] = length[k] * p.size[j]
+    by = np.argsort(part)  # equals go by number
+    if order == FULL_LENGTH_AREA:
+        keys = (area, length, full)
+    elif order == FULL_AREA_LENGTH:
+        keys = (length, area, full)
+    elif order == LENGTH_AREA:
+        keys = (full, area, length)
+    elif order == AREA:
+        keys = (full, length, area)
+    elif order == END:  # gradients live to the end of the iteration, as a stack of stairs
+        keys = (area, length, -p.last[part] * weight[part])
+    else:
+        keys = (area, length, p.first[part] * weight[part])
+    for key in keys:
+        by = by[np.argsort(key[by], kind="mergesort")]
+    for k in range(len(part)):
+        s.rank[part[by[k]]] = k
 
 
 @inner
@@ -191,10 +164,108 @@ def _room(trail: I64, mark: int, more: int) -> I64:
     """Return a trail with room for `more` entries."""
     if mark + more <= trail.shape[1]:
         return trail
-    longer = np.empty((3, 2 * (mark + more)), np.int64)
-    for k in range(mark):
-        longer[0, k], longer[1, k], longer[2, k] = trail[0, k], trail[1, k], trail[2, k]
+    longer = np.empty((4, 2 * (mark + more)), np.int64)
+    longer[:, :mark] = trail[:, :mark]
     return longer
+
+
+@inner
+def _note(s: PackingState, trail: I64, mark: int, j: int) -> int:
+    """Write down a buffer's row before it changes."""
+    trail[0, mark], trail[1, mark], trail[2, mark], trail[3, mark] = j, s.least[j], s.need[j], s.rank[j]
+    return mark + 1
+
+
+@inner
+def _take_back(s: PackingState, trail: I64, mark: int, until: int) -> int:
+    while mark > until:
+        mark -= 1
+        j = trail[0, mark]
+        s.least[j], s.need[j], s.rank[j] = trail[1, mark], trail[2, mark], trail[3, mark]
+    return mark
+
+
+@inner
+def _count(p: PackingInstance, s: PackingState, i: int, sign: int) -> bool:
+    """Count a buffer as placed, with -1, or not; return whether a boundary is crossed by nothing now."""
+    add(s.left, p.first[i], p.last[i], sign * p.size[i])
+    return add(s.cross, p.first[i] + 1, p.last[i], sign)
+
+
+@inner
+def _lay(p: PackingInstance, s: PackingState, f: Frames, at: int) -> bool:
+    """Place a frame's buffer; return whether a boundary is crossed by nothing now."""
+    i, k = f.placed[at], f.under[at]
+    for t in range(p.first[i], p.last[i]):
+        section = t - p.sections if t >= p.sections else t
+        s.under[k] = s.top[section]
+        s.top[section] = s.least[i] + p.size[i]
+        k += 1
+    f.under[at + 1] = k
+    return _count(p, s, i, -1)
+
+
+@inner
+def _lift(p: PackingInstance, s: PackingState, f: Frames, at: int) -> int:
+    """Take back a frame's buffer, the last one placed; return which."""
+    i, k = f.placed[at], f.under[at]
+    for t in range(p.first[i], p.last[i]):
+        s.top[t - p.sections if t >= p.sections else t] = s.under[k]
+        k += 1
+    _count(p, s, i, 1)
+    f.placed[at] = -1
+    return int(i)
+
+
+@inner
+def _lowest(p: PackingInstance, s: PackingState, part: I64, floor: int, rules: int) -> int:
+    """Return the buffer that can go lowest, the first by order; -1 where there is none, or another fits below it."""
+    beneath, best = FAR, -1
+    for j in part:
+        at = s.least[j]
+        beneath = min(beneath, at + p.size[j])
+        if at < floor or at < s.need[j]:
+            continue
+        if best < 0 or at < s.least[best] or (at == s.least[best] and s.rank[j] < s.rank[best]):
+            best = j
+    return -1 if best >= 0 and rules & BENEATH and s.least[best] >= beneath else best
+
+
+@inner
+def _choose(p: PackingInstance, s: PackingState, f: Frames, at: int, i: int, top: int, rules: int, how: int) -> int:
+    """Return the buffer to put instead of `i`, at the same offset: where fewest can be the lowest in some section.
+
+    What stands in one section's way is found out there, before anything is built elsewhere. Ties go to what would end
+    level with something else, if that is asked for, and then by order.
+    """
+    part, offset = s.items[f.low[at] : f.high[at]], s.least[i]
+    bind(p, s, part, f.floor[at], rules, (0, 0))
+    count_options(p, s, part, top)
+    best, options, rank = i, FAR, FAR
+    for j in part:
+        if s.least[j] != offset or offset < s.need[j]:
+            continue
+        found = fewest(p, s, j)
+        if found > options:
+            continue
+        place = s.rank[j]
+        if how == LEVEL:
+            place -= flush(p, s, j, f.first[at], f.last[at], top) * len(p.size)
+        if found < options or place < rank:
+            best, options, rank = j, found, place
+    return best
+
+
+@inner
+def _refuse(
+    p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int, rules: int
+) -> tuple[int, tuple[int, int]]:
+    """Note that `i` led nowhere where it was put, nor does what is like it; return the trail's length, its sections."""
+    for j in part:
+        if j == i or (rules & ALIKE and p.twin[j] == p.twin[i] and s.least[j] == s.least[i]):
+            mark = _note(s, trail, mark, j)
+            s.need[j] = s.least[i] + 1
+    return mark, widen(p, (p.sections, 0), i)
 
 
 @inner
@@ -203,106 +274,166 @@ def _remove(part: I64, i: int) -> None:
     k = 0
     while part[k] != i:
         k += 1
-    while k + 1 < len(part):
-        part[k] = part[k + 1]
-        k += 1
-    part[len(part) - 1] = i
+    part[k], part[len(part) - 1] = part[len(part) - 1], i
+
+
+@inner
+def _put(
+    p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int
+) -> tuple[int, bool, tuple[int, int]]:
+    """Let what meets `i` lie above it; return the trail's length, whether that fits, and the sections of what rose."""
+    top, window = s.least[i] + p.size[i], (p.sections, 0)
+    for j in part:
+        if s.least[j] < top and touch(p, i, j):
+            mark = _note(s, trail, mark, j)
+            s.least[j] = clear(p, j, top)
+            if s.least[j] + p.size[j] > p.ceiling[j]:
+                return mark, False, window
+            window = widen(p, window, j)
+    return mark, True, window
 
 
 @inner
 def _next(
-    p: PackingInstance, s: PackingState, frame: I64, f: int, trail: I64, mark: int, top: int
+    p: PackingInstance, s: PackingState, f: Frames, at: int, trail: I64, mark: int, top: int, rules: int, how: int
 ) -> tuple[int, int, I64, int]:
-    """Go back from frame to frame until one has another buffer to put; return which, what, the trail, its length."""
-    while f >= 0:
-        part = s.items[frame[0, f] : frame[1, f]]
-        mark, i, fits = _take_back(s, trail, mark, frame[3, f]), frame[6, f], True
+    """Go back until a frame has another buffer to put; return frame, buffer, the trail and its length."""
+    while at >= 0:
+        part, i = s.items[f.low[at] : f.high[at]], f.placed[at]
         trail = _room(trail, mark, 2 * len(part))
-        if i >= 0 and frame[7, f] == 0:
-            fits = False
-        elif i >= 0:
-            mark, window = _refute(p, s, part, i, trail, mark)
-            frame[3, f], fits = mark, holds(p, s, part, top, window)
-        i = _choose(s, p.size, part) if fits else -1
         if i >= 0:
-            return f, i, trail, mark
-        f = frame[2, f]
-    return f, -1, trail, mark
+            mark = _take_back(s, trail, mark, f.mark[at])
+            _lift(p, s, f, at)
+            mark, window = _refuse(p, s, part, i, trail, mark, rules)
+            f.mark[at] = mark
+            if rules & REFUSED and not f.over[at]:
+                window = bind(p, s, part, f.floor[at], rules, window)
+                f.over[at] = not holds(p, s, part, top, window)
+        if not f.over[at]:
+            i = _lowest(p, s, part, f.floor[at], rules)
+            if i >= 0 and how != IN_ORDER:
+                i = _choose(p, s, f, at, i, top, rules, how)
+            if i >= 0:
+                return at, i, trail, mark
+        mark = _take_back(s, trail, mark, f.begin[at])
+        back, at = f.back[at], at - 1
+        while at > back:  # parts beside the one that failed
+            _lift(p, s, f, at)
+            at -= 1
+    return at, -1, trail, mark
+
+
+@inner
+def _go_on(
+    p: PackingInstance,
+    s: PackingState,
+    f: Frames,
+    at: int,
+    w: Waits,
+    trail: I64,
+    mark: int,
+    order: int,
+    weight: F64,
+    cut: bool,
+) -> tuple[int, I64, int]:
+    """Begin the next frame: of what is left of the part, of the first of the parts it falls into, or of one that waits.
+
+    Returns -1 where nothing is left; the trail and its length.
+    """
+    low, high, new = f.low[at], f.high[at] - (at >= 0), at + 1
+    if low < high and not cut:
+        f.low[new], f.high[new], f.first[new], f.last[new] = low, high, f.first[at], f.last[at]
+        f.back[new], f.waits[new], f.kept[new] = at, f.waits[at], f.kept[at]
+        f.floor[new], f.begin[new] = s.least[f.placed[at]], mark
+    else:
+        head = _split(p, s, w, f, at, low, high) - 1 if low < high else f.waits[at]
+        if head < 0:
+            return -1, trail, mark
+        f.low[new], f.high[new], f.first[new], f.last[new] = w.low[head], w.high[head], w.first[head], w.last[head]
+        f.back[new], f.waits[new], f.kept[new] = w.back[head], w.next[head], head + 1
+        f.floor[new], f.begin[new] = 0, mark
+        part = s.items[f.low[new] : f.high[new]]
+        trail = _room(trail, mark, len(part))
+        for j in part:
+            mark = _note(s, trail, mark, j)
+            s.need[j] = 0
+        _rank(p, s, part, order, weight)
+    f.mark[new], f.placed[new], f.over[new] = mark, -1, 0
+    return new, trail, mark
 
 
 @jit
 def _search(
     p: PackingInstance,
     s: PackingState,
-    frame: I64,
-    waits: I64,
-    rule: int,
-    every: bool,
-    noise: F64,
-    fails: int,
+    f: Frames,
+    w: Waits,
+    order: int,
+    how: int,
+    rules: int,
+    weight: F64,
+    nodes: int,
     work: int,
     offset: I64,
 ) -> tuple[int, int]:
-    """Search; the rows of `frame` and `waits`:
-
-    `frame`: 0, 1 its part, a stretch of `items`; 2 the frame to go back to; 3 the length of the trail; 4 the first
-    part that waits; 5 the length of their list; 6 what was put, -1 before; 7 whether anything rests upon that.
-    `waits`: 0, 1 its stretch; 2 the part that waits next; 3 the frame to go back to.
-    """
-    count, trail = len(p.size), np.empty((3, 0), np.int64)
+    """Search; see `pack`. Returns how it ended and the work."""
+    count, n, trail, mark, spent, area, top = len(p.size), p.sections, np.empty((4, 0), np.int64), 0, 0, 0, 0
     for j in range(count):
         s.least[j] = clear(p, j, 0)
-    low, high, back, f, head, length, mark, spent = 0, count, -1, -1, -1, 0, 0, 0
-    cost = 0
-    for j in range(count):
-        cost += p.last[j] - p.first[j]
-    top, window = 0, (0, p.sections)
-    for ceiling in p.ceiling:
-        top = max(top, ceiling)
+        if s.least[j] + p.size[j] > p.ceiling[j]:
+            return IMPOSSIBLE, count
+        _count(p, s, j, 1)
+        top, area = max(top, p.ceiling[j]), area + p.last[j] - p.first[j]
+    # before all frames, at -1, is one more, the last row: it put nothing, and all is left
+    f.high[-1], f.last[-1], f.waits[-1], cut = count, n, -1, True
+    bind(p, s, s.items, 0, rules, (0, 0))
+    if rules & PILE and not holds(p, s, s.items, top, (0, n)):
+        return IMPOSSIBLE, 4 * count + area
+    at = -1
     while True:
-        part, before = s.items[low:high], length
-        spent += 4 * len(part) + cost * len(part) // max(count, 1)
-        if holds(p, s, part, top, window):
-            if len(part):
-                length = _wait(p, s, waits, low, high, back, head, length)
-                head = length - 1
-            if head < 0:
-                return SOLVED, spent
-            if every or back < 0 or length > before + 1:
-                _rank(p, s, part, rule, noise)
-            f += 1
-            frame[0, f], frame[1, f], frame[2, f] = waits[0, head], waits[1, head], waits[3, head]
-            frame[3, f], frame[4, f], frame[5, f], frame[6, f] = mark, waits[2, head], length, -1
-        else:
-            fails -= 1
-            f = back
-        if fails < 0 or spent > work:
-            return GAVE_UP, spent
-        f, i, trail, mark = _next(p, s, frame, f, trail, mark, top)
-        if f < 0:
-            return IMPOSSIBLE, spent
-        head, length, low, high, back = frame[4, f], frame[5, f], frame[0, f], frame[1, f] - 1, f
-        frame[6, f], offset[i] = i, s.least[i]
-        part = s.items[low : high + 1]
-        mark, carries, window = _put(p, s, part, i, trail, mark)
-        frame[7, f] = carries
-        _remove(part, i)
+        at, trail, mark = _go_on(p, s, f, at, w, trail, mark, order, weight, cut)
+        if at < 0:
+            return SOLVED, spent
+        good = False
+        while not good:
+            at, i, trail, mark = _next(p, s, f, at, trail, mark, top, rules, how)
+            if at < 0:
+                return IMPOSSIBLE, spent
+            part = s.items[f.low[at] : f.high[at]]
+            nodes, spent = nodes - 1, spent + 4 * len(part) + area * len(part) // count
+            if nodes < 0 or spent > work:
+                return GAVE_UP, spent
+            f.placed[at], offset[i] = i, s.least[i]
+            _remove(part, i)
+            part = part[: len(part) - 1]
+            cut = _lay(p, s, f, at) and rules & PARTS != 0
+            mark, good, window = _put(p, s, part, i, trail, mark)
+            f.over[at] = good and rules & FREE and window[0] > window[1]
+            if good and rules & PILE:
+                window = bind(p, s, part, offset[i], rules, window)
+                good = holds(p, s, part, top, window)
 
 
 def pack(
-    p: PackingInstance, rule: int, every: bool, noise: F64, *, fails: int, work: int, blame: F64 | None = None
+    p: PackingInstance,
+    order: int,
+    how: int,
+    weight: F64,
+    *,
+    nodes: int,
+    work: int,
+    rules: int = ALL,
 ) -> tuple[int, int, I64]:
     """Look for offsets below the ceilings; return `SOLVED`, `IMPOSSIBLE` or `GAVE_UP`, the work done, the offsets.
 
-    Gives up after `fails` failures or when about `work` buffers and sections were looked at. `every`: rank at each
-    step, not only where a part falls apart. What stands in the way is added to `blame`, in place. Deterministic.
-    Exact: `IMPOSSIBLE` means that there is no placement.
+    Gives up after `nodes` buffers were put, or when about `work` buffers and sections were looked at. `weight`: of each
+    buffer in the order. Deterministic. Exact by each set of `rules`: `IMPOSSIBLE` means that there is no placement.
     """
-    count, n = len(p.size), p.sections + 1
-    least, need, bound, offset = np.zeros((4, count), np.int64)
-    total, group, cross = np.zeros((3, n), np.int64)
-    blame = np.zeros(count) if blame is None else blame
-    s = PackingState(least, need, bound, np.zeros(count), np.arange(count), total, group, cross, blame)
-    frame, waits = np.zeros((8, count + 1), np.int64), np.zeros((4, 2 * count + 1), np.int64)
-    status, spent = _search(p, s, frame, waits, rule, every, noise, fails, work, offset)
+    count, n = len(p.size), p.sections
+    b, t = np.zeros((4, count), np.int64), np.zeros((5, n), np.int64)
+    under = np.zeros(int((p.last - p.first).sum()), np.int64)
+    s = PackingState(b[0], b[1], b[2], b[3], np.arange(count), t[0], t[1], t[2], t[3], t[4], under)
+    f, w = Frames(*np.zeros((13, count + 1), np.int64)), Waits(*np.zeros((6, count + 1), np.int64))
+    offset = np.zeros(count, np.int64)
+    status, spent = _search(p, s, f, w, order, how, rules, weight, nodes, work, offset)
     return status, spent, offset

@@ -1,7 +1,7 @@
 """An instance of the depth-first search, its state, and what tells that it cannot go on; compiled loops.
 
-Cut off is what cannot fit: in a section, all that must lie above some offset is more than what there is up to the
-ceiling. What stands in the way is blamed for it.
+Time is cut into sections: nothing begins or ends inside one. Cut off is what cannot fit: in a section, all that must
+lie above some offset is more than what there is up to the ceiling.
 """
 
 from __future__ import annotations
@@ -9,10 +9,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpumem.base.jit import inner
-from gpumem.trace import F64, I64
+from gpumem.trace import I64
 from gpumem.trace.lifetimes import meet
 
 FAR = 2**62
+
+# What is cut off. Each rule by itself leaves a placement if there is one; the tests run all combinations of them, and
+# show that each saves work beside the others. (That what is left must fit above the last offset saves nothing: PILE and
+# SUPPORT say so earlier.)
+PILE = 1  # in each section, what must lie above an offset fits between that and the ceiling; asked where something rose
+SUPPORT = 2  # what may not lie where it could must rest on something that is not there yet
+REFUSED = 4  # where a buffer led nowhere, see at once whether the rest can do without it there, not at the next one put
+ALIKE = 8  # what is like a buffer that led nowhere leads nowhere there either
+BENEATH = 16  # nothing goes where another one would fit wholly below: that one could have been put first
+FREE = 32  # what keeps nothing else from its least offset is in nobody's way: no other choice mends what fails then
+PARTS = 64  # what shares no section is searched apart; a failure of one part takes none of the others back
+ALL = 127
 
 
 class PackingInstance(NamedTuple):
@@ -32,17 +44,19 @@ class PackingInstance(NamedTuple):
 
 
 class PackingState(NamedTuple):
-    """Of the search: a row for each buffer, and scratch space for each section."""
+    """Of the search: a row for each buffer, for each section, and for the boundary before each section."""
 
     least: I64  # offset that what is placed allows
-    need: I64  # offset that refuted choices leave
-    bound: I64  # the greater of the two
-    key: F64  # the greatest goes first at one offset
-    items: I64  # a permutation; a part is a stretch of it
-    total: I64  # what is to be placed in the section
+    need: I64  # offset below which the buffer led nowhere
+    rank: I64  # place in the order of its part
+    bound: I64  # offset that it cannot lie below
+    items: I64  # a permutation of the buffers; a part is a stretch of it, what is placed at its end
+    left: I64  # bytes that are not placed
+    top: I64  # where what is placed ends
+    total: I64  # scratch
     group: I64  # number of the part
-    cross: I64
-    blame: F64  # how often the buffer was among those that did not fit, each time shared by all of them
+    cross: I64  # buffers that are not placed and live on both sides of the boundary
+    under: I64  # what `top` was below each buffer that is placed, section by section
 
 
 @inner
@@ -62,35 +76,71 @@ def clear(p: PackingInstance, j: int, at: int) -> int:
 
 
 @inner
-def rest(p: PackingInstance, s: PackingState, part: I64, j: int, at: int) -> int:
-    """Return the lowest offset where `j` could lie on another buffer of the part, none of which goes below `at`.
+def add(row: I64, first: int, last: int, change: int) -> bool:
+    """Change the entries of an arc; return whether one of them is 0 now."""
+    count, none = len(row), False
+    if first >= count:
+        first, last = first - count, last - count
+    for t in range(first, min(last, count)):
+        row[t] += change
+        none = none or bool(row[t] == 0)
+    for t in range(last - count):
+        row[t] += change
+        none = none or bool(row[t] == 0)
+    return none
+
+
+@inner
+def most(row: I64, first: int, last: int) -> int:
+    """Return the largest entry of an arc."""
+    count, found = len(row), 0
+    for t in range(first, min(last, count)):
+        found = max(found, row[t])
+    for t in range(last - count):
+        found = max(found, row[t])
+    return found
+
+
+@inner
+def _support(p: PackingInstance, s: PackingState, part: I64, j: int, floor: int) -> int:
+    """Return the lowest offset where `j` could lie on another buffer of the part, none of which goes below `floor`.
 
     It lies on an obstacle only where another buffer keeps it from lying below that.
     """
     lowest = FAR
     for x in part:
-        if x != j and touch(p, x, j):
-            lowest = min(lowest, max(s.least[x], s.need[x], at) + p.size[x])
+        top = max(s.least[x], floor) + p.size[x]
+        if top < lowest and x != j and touch(p, x, j):
+            lowest = top
     return lowest
 
 
 @inner
-def _arrange(s: PackingState, part: I64) -> None:
-    """Sort a part by descending bound."""
+def bind(
+    p: PackingInstance, s: PackingState, part: I64, floor: int, rules: int, window: tuple[int, int]
+) -> tuple[int, int]:
+    """Say below what offset each buffer of a part cannot lie; return the window with what is bound by more than before.
+
+    A buffer goes where it can, or, if that is below the floor or led nowhere, on something that is put later.
+    """
     for j in part:
-        s.bound[j] = max(s.least[j], s.need[j])
-    for k in range(1, len(part)):
+        s.bound[j] = s.least[j]
+        if rules & SUPPORT and (s.least[j] < floor or s.least[j] < s.need[j]):
+            s.bound[j] = _support(p, s, part, j, floor)
+            window = widen(p, window, j)
+    for k in range(1, len(part)):  # by descending bound; hardly anything moves, since the last time
         j = part[k]
         while k > 0 and s.bound[part[k - 1]] < s.bound[j]:
             part[k] = part[k - 1]
             k -= 1
         part[k] = j
+    return window
 
 
 @inner
-def pile(p: PackingInstance, s: PackingState, j: int, low: int, high: int, size: int) -> int:
-    """Add to the totals of the sections of `j` that lie in [low, high); return the greatest of them then."""
-    worst = 0
+def _pile(p: PackingInstance, s: PackingState, j: int, low: int, high: int) -> int:
+    """Add a buffer to the totals of its sections in [low, high); return the greatest of them then."""
+    worst, size = 0, p.size[j]
     for t in range(max(low, p.first[j]), min(high, p.last[j])):
         s.total[t] += size
         worst = max(worst, s.total[t])
@@ -104,27 +154,22 @@ def pile(p: PackingInstance, s: PackingState, j: int, low: int, high: int, size:
 def holds(p: PackingInstance, s: PackingState, part: I64, top: int, window: tuple[int, int]) -> bool:
     """Whether, in each section, what must lie above an offset fits between that and the highest ceiling.
 
-    Only sections of the window are looked at: in the others nothing rose since they were.
+    The part is sorted by descending bound. Only sections of the window are looked at: in the others nothing rose.
     """
-    _arrange(s, part)
-    n, (low, high), k = p.sections, window, 0
+    (low, high), k = window, 0
     for t in range(low, high):
         s.total[t] = 0
-    for place, j in enumerate(part):
-        if max(low, p.first[j]) >= min(high, p.last[j]) and low >= p.last[j] - n:
+    for j in part:
+        if max(low, p.first[j]) >= min(high, p.last[j]) and low >= p.last[j] - p.sections:
             continue
         bound = s.bound[j]
         if bound + p.size[j] > p.ceiling[j]:
-            s.blame[j] += 1
             return False
         while k < p.obstacle.shape[1] and p.obstacle[3, k] >= bound:
             for t in range(p.obstacle[1, k], p.obstacle[2, k]):
-                s.total[t % n] += p.obstacle[0, k]
+                s.total[t % p.sections] += p.obstacle[0, k]
             k += 1
-        if pile(p, s, j, low, high, p.size[j]) + bound > top:
-            for x in part[: place + 1]:
-                if touch(p, x, j):
-                    s.blame[x] += 1 / (place + 1)
+        if _pile(p, s, j, low, high) + bound > top:
             return False
     return True
 
@@ -135,3 +180,45 @@ def widen(p: PackingInstance, window: tuple[int, int], j: int) -> tuple[int, int
     if p.last[j] > p.sections:
         return 0, p.sections
     return min(window[0], p.first[j]), max(window[1], p.last[j])
+
+
+@inner
+def count_options(p: PackingInstance, s: PackingState, part: I64, top: int) -> None:
+    """Count in each section's total which buffers can be the lowest there without leaving too little for the rest."""
+    n = p.sections
+    for j in part:
+        for k in range(p.first[j], p.last[j]):
+            s.total[k - n if k >= n else k] = 0
+    for j in part:
+        for k in range(p.first[j], p.last[j]):
+            t = k - n if k >= n else k
+            s.total[t] += s.bound[j] + s.left[t] <= top
+
+
+@inner
+def flush(p: PackingInstance, s: PackingState, i: int, first: int, last: int, top: int) -> int:
+    """Tell how level a buffer would end with what lies beside it: 2 for each side, 1 with the ceiling at an end.
+
+    `[first, last)` are the sections of its part. So holes are filled, and what lies flat grows.
+    """
+    n, end = p.sections, s.least[i] + p.size[i]
+    before, after = (p.first[i] + n - 1) % n, p.last[i] % n
+    found = 0
+    if p.first[i] == first % n or s.left[before] == 0:
+        found += end == top
+    elif s.top[before] == end:
+        found += 2
+    if after == last % n or s.left[after] == 0:
+        found += end == top
+    elif s.top[after] == end:
+        found += 2
+    return found
+
+
+@inner
+def fewest(p: PackingInstance, s: PackingState, j: int) -> int:
+    """Return the options in that section of a buffer which has the fewest."""
+    found = FAR
+    for k in range(p.first[j], p.last[j]):
+        found = min(found, s.total[k - p.sections if k >= p.sections else k])
+    return found

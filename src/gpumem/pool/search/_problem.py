@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpumem.pool.search._packing import FAR, PackingInstance
+from gpumem.pool.search.glue import twins
 from gpumem.pool.smartpool.offline import MAX_ALIGNMENT, fit
 from gpumem.trace import I64, Trace, first
 from gpumem.trace.placement import Placement
@@ -99,16 +100,22 @@ class PlacementProblem:
         first, last, sections = self.sections(every)
         ceiling = (most - b.size[ids]) // a + self.units[ids]
         columns = (self.units[ids], first[: len(ids)], last[: len(ids)], ceiling)
-        _, index, inverse = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
         held = self.fixed[::-1]
         solid = (self.units[held], first[len(ids) :][::-1], last[len(ids) :][::-1], self.at[held] // a)
-        twin = index[inverse.reshape(-1)].astype(np.int64)
-        return PackingInstance(*columns, twin, np.stack(solid), sections)
+        return PackingInstance(*columns, twins(*columns), np.stack(solid), sections)
 
     def around(self, ids: I64, offset: I64) -> Placement:
-        """Place the rest around some free buffers, in units, by the better of best fit and first fit."""
+        """Place the rest around some free buffers, in units, by best fit or first fit, by size or by lifetime."""
+        b, orders = self.trace.buffers, [self.free]
+        if len(ids) < len(self.free):
+            orders.append(self.free[np.argsort((b.start - b.end)[self.free], kind="stable")])
         return min(
-            (self.complete(ids, offset, smallest=smallest) for smallest in (True, False)), key=lambda p: p.height
+            (
+                self.complete(ids, offset, smallest=smallest, order=order)
+                for order in orders
+                for smallest in (True, False)
+            ),
+            key=lambda p: p.height,
         )
 
     def complete(self, ids: I64, offset: I64, *, smallest: bool, order: I64 | None = None) -> Placement:

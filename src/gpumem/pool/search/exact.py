@@ -8,7 +8,7 @@ import numpy as np
 
 from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.pool.search._depth_first import LOAD_AREA, SOLVED
+from gpumem.pool.search._depth_first import FULL_AREA_LENGTH, IN_ORDER, SOLVED
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.pool.search.planner import PlacementSearch
 from gpumem.trace import Trace
@@ -71,6 +71,6 @@ def _refute(state: PlacementSearch, goal: int, share: float) -> None:
     free = state.problem.free
     for part in SUBSETS:
         ids = np.sort(free[: int(np.ceil(part * len(free)))])
-        status = state.pack(ids, goal, LOAD_AREA, False, np.ones(len(ids)), 2**62, min(share, state.work))
+        status = state.pack(ids, goal, (FULL_AREA_LENGTH, IN_ORDER), np.ones(len(ids)), 2**62, min(share, state.work))
         if status != SOLVED or state.best.height <= goal:
             return

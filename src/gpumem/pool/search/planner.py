@@ -1,10 +1,10 @@
 """Better than greedy: an exact search for the large buffers, for one height after another, and greedy for the rest.
 
 Greedy placements end far above the peak load where buffers are many and alike in size; most traces as recorded are
-easy. So the two greedy ones come first. What they leave is searched by `_depth_first.pack`: is there a placement no
-higher than a goal? At first for all buffers at the target itself, with many short tries, each in another order. In
-every second round what stood in the way before comes earlier, so that no single order has to be lucky. Then for
-higher goals and for fewer buffers: small ones fit into what large ones leave, so those are searched first::
+easy. So the greedy ones come first. What they leave is searched by `_depth_first.pack`: is there a placement no
+higher than a goal? At first at the target itself, with many short tries, each in another order, of all buffers and
+of the boxes that they make up (`glue`): no single order has to be lucky. Then for higher goals and for fewer buffers:
+small ones fit into what large ones leave, so those are searched first::
 
     >= 0.2 %  of the peak load by search, the rest by best fit or first fit
     some      of the largest area, which is size times lifetime, likewise
@@ -26,10 +26,26 @@ from numpy.typing import NDArray
 
 from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.pool.search._depth_first import AREA, END, GAVE_UP, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
+from gpumem.pool.search._depth_first import (
+    AREA,
+    END,
+    FEWEST,
+    FULL_AREA_LENGTH,
+    FULL_LENGTH_AREA,
+    GAVE_UP,
+    IMPOSSIBLE,
+    IN_ORDER,
+    LENGTH_AREA,
+    LEVEL,
+    SOLVED,
+    START,
+    pack,
+)
+from gpumem.pool.search._packing import PackingInstance
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
 from gpumem.pool.search.ejection import EjectionWalk
+from gpumem.pool.search.glue import glue
 from gpumem.pool.search.greedy import ORDERS, placements
 from gpumem.trace import F64, I64, Trace
 from gpumem.trace.placement import Placement
@@ -41,17 +57,25 @@ GAP = 0.00001  # over the lower bound: what is not worth a search
 RATE = 100_000_000  # of these that are done in a second, if not more
 UNIT = 600_000_000  # buffers and sections looked at with an effort of 1,
 SMALL, LEAST = 2000, 20_000_000  # or that times the cube of the buffers, if that is less, and at least that
-RULES = ((AREA, False), (LOAD_LENGTH, False), (LOAD_LENGTH, True), (LOAD_AREA, False), (LENGTH, False), (END, False))
+ORDERS_OF_PARTS = (END, START, FULL_LENGTH_AREA, FULL_AREA_LENGTH, LENGTH_AREA, AREA)
+WAYS = tuple((order, how) for how in (LEVEL, FEWEST, IN_ORDER) for order in ORDERS_OF_PARTS)
+# of the rounds, one for each order; a choice of the ways that found most in the shared instances
+FEW_WAYS: tuple[tuple[int, int], ...] = (
+    (AREA, IN_ORDER),
+    (FULL_LENGTH_AREA, IN_ORDER),
+    (FULL_LENGTH_AREA, FEWEST),
+    (LENGTH_AREA, FEWEST),
+)
+FEW_WAYS = (*FEW_WAYS, (START, LEVEL), (END, IN_ORDER))
 NOISE = (0.0, 0.1, 0.1, 0.5)  # of the order, in rounds that take turns
-FAILS, MORE = 250, 1.1  # failures allowed in the first round, and how many more in each further one
+STEPS, MORE = 500, 1.1  # steps of the first round beside one a buffer, and how many more in each further one
 GOALS = (0.0, 0.0, 0.5, 0.0, 0.25, 0.0, 0.75)  # of the way from the target to the best height, in turns
 LARGE = 0.002  # of the peak load
 POWERS = (1.0, 2.0, 0.0, 0.5)  # of the lifetime, for the area
 COUNTS = (200, 100, 400, 50, 800)  # buffers of the largest area
 MOST_ORDERS = 1000  # buffers up to which all greedy orders are tried
 QUICK = 0.25  # of the effort, on top of it: what the tries at the target may take where no target is given
-FIRST, GROWTH = 1000, 2.0  # failures that a try of the first round allows, and how many more in each further one
-BLAME, FORGET = 4.0, 0.7  # what standing in the way most adds to the weight of 1, and what is left of it after a try
+FIRST, GROWTH = 1000, 2  # steps that a try of the first round may take beside one a buffer, how many more in each other
 SHARE = 8  # of the effort, the part that one way down may take
 
 
@@ -172,20 +196,29 @@ class PlacementSearch:
             self.work -= orders.work
 
     def tries(self, target: int, rng: np.random.Generator) -> None:
-        """Look for a placement of all buffers at the target, in one order after another, more failures each round."""
+        """Look for a placement of all buffers at the target, in one order after another, more steps each round."""
         free, keep = np.sort(self.problem.free), self.work
         self.work = min(keep if target > self.goal(0) else keep * QUICK, QUICK * RATE * work.left())
-        blame, turn = np.zeros(len(free)), 0
-        while self.most == len(free) and self.going(target):
-            goal = max(target, self.lowest)
-            for rule, every in RULES:
-                weight = np.exp(NOISE[turn % 2] * rng.standard_normal(len(free)))
-                if turn % 2:
-                    weight *= 1 + BLAME * blame / max(float(blame.max()), 1.0)
-                fails = int(FIRST * GROWTH ** min(turn, 40))
-                status = self.pack(free, goal, rule, every, weight, fails, self.work, blame)
-                blame *= FORGET
-                if status != GAVE_UP or not self.going(target):
+        if self.most < len(free) or not self.going(target):
+            self.work = keep
+            return
+        goal, turn = max(target, self.lowest), 0
+        whole = self.problem.instance(free, goal)
+        boxes = glue(whole)
+        glued = len(boxes.box) > len(boxes.instance.size)
+        while self.going(target) and goal >= self.lowest:
+            for way in WAYS:
+                noise = np.exp(NOISE[turn % 2] * rng.standard_normal(len(free)))
+                if glued and self.going(target):
+                    status, offset = self._pack(
+                        boxes.instance, way, noise[boxes.lead], FIRST * GROWTH ** min(turn, 40), self.work
+                    )
+                    glued = status == GAVE_UP
+                    if status == SOLVED:
+                        self._keep(free, boxes.offset(offset))
+                if self.going(target):
+                    self.pack(free, goal, way, noise, FIRST * GROWTH ** min(turn, 40), self.work)
+                if not self.going(target) or goal < self.lowest:
                     break
             self._tell()
             turn += 1
@@ -197,11 +230,11 @@ class PlacementSearch:
         while self.going(target):
             goal = max(target, self.lowest)
             goal += int(GOALS[turn % len(GOALS)] * (self.best.height - goal))
-            fails = int(FAILS * MORE ** min(turn, 100))
-            for k, (rule, every) in enumerate(RULES):
+            steps = int(STEPS * MORE ** min(turn, 100))
+            for k, way in enumerate(FEW_WAYS):
                 noise = NOISE[turn % len(NOISE)] if turn < len(NOISE) else NOISE[1 + turn % 3]
                 draws = np.exp(noise * rng.standard_normal(len(self.problem.free)))
-                self.attempt(goal, fails, turn * len(RULES) + k, rule, every, draws)
+                self.attempt(goal, steps, turn * len(FEW_WAYS) + k, way, draws)
                 if self.best.height <= goal or goal < self.lowest or not self.going(target):
                     break
             self._tell()
@@ -214,31 +247,39 @@ class PlacementSearch:
         """Whether there is something left to find and to spend."""
         return self.most > 0 and self.best.height > max(target, self.lowest) and self.work > 0 and not work.over()
 
-    def attempt(self, goal: int, fails: int, turn: int, rule: int, every: bool, noise: F64) -> None:
+    def attempt(self, goal: int, steps: int, turn: int, way: tuple[int, int], noise: F64) -> None:
         """Look for a placement no higher than `goal`, of some buffers and then of more."""
         reached = True
         for level, places in enumerate(self._levels(turn)):
             if len(places) == self.most and not reached:
                 return  # not even fewer
             ids = np.sort(self.problem.free[places])  # equals go by position
-            status = self.pack(ids, goal, rule, every, noise[places], fails, self.work)
+            status = self.pack(ids, goal, way, noise[places], steps, self.work)
             if status == IMPOSSIBLE or self.best.height <= goal:
                 return
             reached = status == SOLVED or (reached and level > 0)
 
-    def pack(
-        self, ids: I64, goal: int, rule: int, every: bool, noise: F64, fails: int, most: float, blame: F64 | None = None
-    ) -> int:
+    def pack(self, ids: I64, goal: int, way: tuple[int, int], weight: F64, steps: int, most: float) -> int:
         """Search for some buffers below `goal`; keep what that proves, or the placement around them if it is lower."""
-        instance, most = self.problem.instance(ids, goal), min(most, RATE * work.left())
-        status, spent, offset = pack(instance, rule, every, noise, fails=fails, work=int(min(most, 2**62)), blame=blame)
-        self.work -= spent + CALL
+        status, offset = self._pack(self.problem.instance(ids, goal), way, weight, steps, most)
         if status == IMPOSSIBLE:  # of these buffers, so of all
             self.lowest = goal + 1
         if status == SOLVED:
-            self.best = min(self.best, self.problem.around(ids, offset), key=lambda p: p.height)
-            self.work -= REST * (len(self.problem.free) - len(ids))
+            self._keep(ids, offset)
         return status
+
+    def _pack(
+        self, instance: PackingInstance, way: tuple[int, int], weight: F64, steps: int, most: float
+    ) -> tuple[int, I64]:
+        limit = int(min(most, RATE * work.left(), 2**62))
+        status, spent, offset = pack(instance, *way, weight, nodes=len(weight) + steps, work=limit)
+        self.work -= spent + CALL
+        return status, offset
+
+    def _keep(self, ids: I64, offset: I64) -> None:
+        """Place the rest around some buffers; keep that if it is lower than the best so far."""
+        self.best = min(self.best, self.problem.around(ids, offset), key=lambda p: p.height)
+        self.work -= REST * (len(self.problem.free) - len(ids))
 
     def result(self) -> Placement:
         """Return the lowest placement with what was proved."""

@@ -1,0 +1,125 @@
+"""Buffers that tile a rectangle are placed as one box: those of one lifetime, and those of one size that take turns.
+
+::
+
+    address ^   +-----+---+-----+        a, b and c are of one size, and each begins when the one before ends: a box.
+            |   |  a  | b |  c  |        It lives as long as d: both make a larger box, and so on.
+            |   +-----+---+-----+
+            |   |       d       |
+            +---+---------------+---> time
+
+Whatever places the boxes places the buffers. The other way round nothing is promised: the lowest placement may take a
+box apart. But nets repeat themselves, so most of what is hard has far fewer boxes than buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from gpumem.pool.search._packing import PackingInstance
+from gpumem.trace import I64
+
+Key = tuple[int, int]
+
+
+class Boxes(NamedTuple):
+    """The boxes, as an instance, and where in them the buffers lie."""
+
+    instance: PackingInstance
+    box: I64  # of each buffer, -1 for those that lie at the bottom all the time
+    at: I64  # its offset in the box
+    lead: I64  # of each box, a buffer in it
+
+    def offset(self, of_boxes: I64) -> I64:
+        """Return the buffers' offsets, from those of the boxes."""
+        return np.asarray(np.append(of_boxes, 0)[self.box] + self.at, np.int64)
+
+
+class _Gluing:
+    """Boxes by number, each a size and an arc of the circle; those that became part of another one are gone."""
+
+    def __init__(self, p: PackingInstance) -> None:
+        self.rows = dict(enumerate(zip(p.size.tolist(), p.first.tolist(), p.last.tolist())))
+        self.parts = {j: [(j, 0)] for j in self.rows}  # buffers and their offsets
+        self.sections = p.sections
+
+    def stack(self) -> None:
+        """Put those of one lifetime on top of each other."""
+        for alike in _grouped(((first, last), j) for j, (_, first, last) in self.rows.items()).values():
+            below = self.rows[alike[0]][0]
+            for j in alike[1:]:
+                size, first, last = self.rows.pop(j)
+                self.parts[alike[0]] += [(k, at + below) for k, at in self.parts.pop(j)]
+                below += size
+                self.rows[alike[0]] = (below, first, last)
+
+    def chain(self) -> None:
+        """Let one of the same size that begins when a box ends follow in its place, if no other one could."""
+        begins = _grouped(((size, first), j) for j, (size, first, _) in self.rows.items())
+        for j in sorted(self.rows, key=lambda j: self.rows[j][1]):
+            while j in self.rows:
+                size, first, last = self.rows[j]
+                after = [k for k in begins.get((size, last % self.sections), []) if k in self.rows and k != j]
+                if len(after) != 1:
+                    break
+                _, other, end = self.rows[after[0]]
+                if last + end - other - first > self.sections:
+                    break
+                del self.rows[after[0]]
+                self.parts[j] += self.parts.pop(after[0])
+                self.rows[j] = (size, first, last + end - other)
+
+    def settle(self, at: I64) -> int:
+        """Take out what lives all the time, to the bottom: it shares its bytes with nobody; return where it ends."""
+        base = 0
+        for j in [j for j, (_, first, last) in self.rows.items() if last - first == self.sections]:
+            ids, offsets = np.array(self.parts[j], np.int64).T
+            at[ids] = offsets + base
+            base += self.rows.pop(j)[0]
+        return base
+
+
+def glue(p: PackingInstance) -> Boxes:
+    """Return the boxes that buffers make up, and boxes, until there are no more. O(B log B) a round, of a few rounds.
+
+    >>> p = PackingInstance(
+    ...     *np.array([[2, 2, 3], [0, 1, 0], [1, 3, 3], [9, 9, 9], [0, 1, 2]]), np.zeros((4, 0), np.int64), 4
+    ... )
+    >>> boxes = glue(p)
+    >>> boxes.instance.size, boxes.offset(np.array([4]))
+    (array([5]), array([4, 4, 6]))
+    """
+    g, before = _Gluing(p), -1
+    while len(g.rows) != before:
+        before = len(g.rows)
+        g.stack()
+        g.chain()
+    box, at, base = np.full(len(p.size), -1), np.zeros(len(p.size), np.int64), 0
+    if not p.obstacle.shape[1]:
+        base = g.settle(at)
+    for number, j in enumerate(g.rows):
+        ids, offsets = np.array(g.parts[j], np.int64).T
+        box[ids], at[ids] = number, offsets + base
+    size, first, last = np.array([*g.rows.values()], np.int64).reshape(-1, 3).T.copy()
+    room = np.full(len(g.rows), 2**62)  # how high a box may lie, by the ceilings of its buffers
+    boxed = box >= 0
+    np.minimum.at(room, box[boxed], (p.ceiling - p.size - at)[boxed])
+    columns = (size, first, last, room + size)
+    lead = np.array([*g.rows], np.int64)
+    return Boxes(PackingInstance(*columns, twins(*columns), p.obstacle, p.sections), box, at, lead)
+
+
+def twins(*columns: I64) -> I64:
+    """Return for each row the first one that is equal to it."""
+    _, index, inverse = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
+    return np.asarray(index[inverse.reshape(-1)], np.int64)
+
+
+def _grouped(rows: Iterable[tuple[Key, int]]) -> dict[Key, list[int]]:
+    found: dict[Key, list[int]] = {}
+    for key, j in rows:
+        found.setdefault(key, []).append(j)
+    return found
