@@ -14,7 +14,7 @@ from tests.strategies import traces
 
 @given(traces(), st.sampled_from([1, 256]))
 def test_each_greedy_order_places_validly(trace: Trace, alignment: int) -> None:
-    found = placements(PlacementProblem.of(trace, alignment))
+    found = list(placements(PlacementProblem.of(trace, alignment)))
     assert len(found) == 2 * len(ORDERS)
     for placed in found:
         check.placement(trace, placed)

@@ -129,7 +129,7 @@ def _split(p: PackingInstance, s: PackingState, w: Waits, f: Frames, at: int, lo
             head = kept
             kept += 1
         end = k
-    return kept
+    return int(kept)
 
 
 @inner
@@ -189,7 +189,7 @@ def _take_back(s: PackingState, trail: I64, mark: int, until: int) -> int:
 def _count(p: PackingInstance, s: PackingState, i: int, sign: int) -> bool:
     """Count a buffer as placed, with -1, or not; return whether a boundary is crossed by nothing now."""
     add(s.left, p.first[i], p.last[i], sign * p.size[i])
-    return add(s.cross, p.first[i] + 1, p.last[i], sign)
+    return bool(add(s.cross, p.first[i] + 1, p.last[i], sign))
 
 
 @inner

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpumem.pool.search._packing import FAR, PackingInstance
-from gpumem.pool.search.glue import twins
+from gpumem.pool.search.glue import Boxes, glue
 from gpumem.pool.smartpool.offline import MAX_ALIGNMENT, fit
 from gpumem.trace import I64, Trace, first
 from gpumem.trace.placement import Placement
@@ -102,7 +102,11 @@ class PlacementProblem:
         columns = (self.units[ids], first[: len(ids)], last[: len(ids)], ceiling)
         held = self.fixed[::-1]
         solid = (self.units[held], first[len(ids) :][::-1], last[len(ids) :][::-1], self.at[held] // a)
-        return PackingInstance(*columns, twins(*columns), np.stack(solid), sections)
+        return PackingInstance(*columns, _twins(*columns), np.stack(solid), sections)
+
+    def boxes(self) -> Boxes:
+        """Return the boxes, in units, that the free buffers make up."""
+        return glue(self.units[self.free], *self.sections(self.free))
 
     def around(self, ids: I64, offset: I64) -> Placement:
         """Place the rest around some free buffers, in units, by best fit or first fit, by size or by lifetime."""
@@ -138,6 +142,12 @@ class PlacementProblem:
         else:
             at[self.eternal] = -(-top // a) * a + below
         return Placement(at, max(height, self.floor), a, self.lowest)
+
+
+def _twins(*columns: I64) -> I64:
+    """Return for each row the first one that is equal to it."""
+    _, index, inverse = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
+    return np.asarray(index[inverse.reshape(-1)], np.int64)
 
 
 def _fixed(trace: Trace, alignment: int, fixed: Mapping[int, int]) -> I64:

@@ -19,32 +19,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.pool.search._packing import PackingInstance
-from gpumem.trace import I64
+from gpumem.trace import I64, Trace
 
 Key = tuple[int, int]
 
 
 class Boxes(NamedTuple):
-    """The boxes, as an instance, and where in them the buffers lie."""
+    """The boxes, as a trace with the sections as steps, and where in them the buffers lie."""
 
-    instance: PackingInstance
-    box: I64  # of each buffer, -1 for those that lie at the bottom all the time
+    trace: Trace
+    box: I64  # of each buffer
     at: I64  # its offset in the box
-    lead: I64  # of each box, a buffer in it
 
     def offset(self, of_boxes: I64) -> I64:
         """Return the buffers' offsets, from those of the boxes."""
-        return np.asarray(np.append(of_boxes, 0)[self.box] + self.at, np.int64)
+        return np.asarray(of_boxes[self.box] + self.at, np.int64)
 
 
 class _Gluing:
     """Boxes by number, each a size and an arc of the circle; those that became part of another one are gone."""
 
-    def __init__(self, p: PackingInstance) -> None:
-        self.rows = dict(enumerate(zip(p.size.tolist(), p.first.tolist(), p.last.tolist())))
+    def __init__(self, size: I64, first: I64, last: I64, sections: int) -> None:
+        self.rows = dict(enumerate(zip(size.tolist(), first.tolist(), last.tolist())))
         self.parts = {j: [(j, 0)] for j in self.rows}  # buffers and their offsets
-        self.sections = p.sections
+        self.sections = sections
 
     def stack(self) -> None:
         """Put those of one lifetime on top of each other."""
@@ -72,50 +70,27 @@ class _Gluing:
                 self.parts[j] += self.parts.pop(after[0])
                 self.rows[j] = (size, first, last + end - other)
 
-    def settle(self, at: I64) -> int:
-        """Take out what lives all the time, to the bottom: it shares its bytes with nobody; return where it ends."""
-        base = 0
-        for j in [j for j, (_, first, last) in self.rows.items() if last - first == self.sections]:
-            ids, offsets = np.array(self.parts[j], np.int64).T
-            at[ids] = offsets + base
-            base += self.rows.pop(j)[0]
-        return base
 
-
-def glue(p: PackingInstance) -> Boxes:
+def glue(size: I64, first: I64, last: I64, sections: int) -> Boxes:
     """Return the boxes that buffers make up, and boxes, until there are no more. O(B log B) a round, of a few rounds.
 
-    >>> p = PackingInstance(
-    ...     *np.array([[2, 2, 3], [0, 1, 0], [1, 3, 3], [9, 9, 9], [0, 1, 2]]), np.zeros((4, 0), np.int64), 4
-    ... )
-    >>> boxes = glue(p)
-    >>> boxes.instance.size, boxes.offset(np.array([4]))
+    The buffers are arcs `[first, last)` of a circle of sections.
+
+    >>> boxes = glue(np.array([2, 2, 3]), np.array([0, 1, 0]), np.array([1, 3, 3]), 4)
+    >>> boxes.trace.buffers.size, boxes.offset(np.array([4]))
     (array([5]), array([4, 4, 6]))
     """
-    g, before = _Gluing(p), -1
+    g, before = _Gluing(size, first, last, sections), -1
     while len(g.rows) != before:
         before = len(g.rows)
         g.stack()
         g.chain()
-    box, at, base = np.full(len(p.size), -1), np.zeros(len(p.size), np.int64), 0
-    if not p.obstacle.shape[1]:
-        base = g.settle(at)
+    box, at = np.zeros((2, len(size)), np.int64)
     for number, j in enumerate(g.rows):
         ids, offsets = np.array(g.parts[j], np.int64).T
-        box[ids], at[ids] = number, offsets + base
-    size, first, last = np.array([*g.rows.values()], np.int64).reshape(-1, 3).T.copy()
-    room = np.full(len(g.rows), 2**62)  # how high a box may lie, by the ceilings of its buffers
-    boxed = box >= 0
-    np.minimum.at(room, box[boxed], (p.ceiling - p.size - at)[boxed])
-    columns = (size, first, last, room + size)
-    lead = np.array([*g.rows], np.int64)
-    return Boxes(PackingInstance(*columns, twins(*columns), p.obstacle, p.sections), box, at, lead)
-
-
-def twins(*columns: I64) -> I64:
-    """Return for each row the first one that is equal to it."""
-    _, index, inverse = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
-    return np.asarray(index[inverse.reshape(-1)], np.int64)
+        box[ids], at[ids] = number, offsets
+    rows = np.array([*g.rows.values()], np.int64).reshape(-1, 3).T
+    return Boxes(Trace.from_lifetimes(*rows, n=sections), box, at)
 
 
 def _grouped(rows: Iterable[tuple[Key, int]]) -> dict[Key, list[int]]:

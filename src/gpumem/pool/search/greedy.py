@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -41,18 +41,30 @@ def greedy(
     return min(placements(PlacementProblem.of(trace, alignment, fixed)), key=lambda p: p.height)
 
 
-def placements(problem: PlacementProblem, names: Iterable[str] | None = None) -> list[Placement]:
-    """Return a placement for each order of `ORDERS`, or of these, by best fit and by first fit; for one at least."""
-    none, found = np.empty(0, np.int64), list[Placement]()
+def placements(problem: PlacementProblem, names: Iterable[str] | None = None) -> Iterator[Placement]:
+    """Yield a placement for each order of `ORDERS`, or of these, by best fit and by first fit; two at least."""
+    none = np.empty(0, np.int64)
     first, last, sections = problem.sections(problem.free)
     size = problem.trace.buffers.size[problem.free]
-    for name in ORDERS if names is None else names:
-        if found and work.over():
+    for k, name in enumerate(ORDERS if names is None else names):
+        if k and work.over():
             break
         key = ORDERS[name](size, first, last, sections)
         order = problem.free[np.argsort(-key, kind="stable")]  # `free` goes by size
-        found += [problem.complete(none, none, smallest=smallest, order=order) for smallest in (True, False)]
-    return found
+        for smallest in (True, False):
+            yield problem.complete(none, none, smallest=smallest, order=order)
+
+
+def lowest(placements: Iterable[Placement], target: int) -> Placement:
+    """Return the lowest placement, or the first one that is no higher than a target."""
+    best = None
+    for placed in placements:
+        if best is None or placed.height < best.height:
+            best = placed
+        if best.height <= target:
+            break
+    assert best is not None, "there is one at least"
+    return best
 
 
 def by_conflict_bytes(size: I64, first: I64, last: I64, n: int) -> F64:

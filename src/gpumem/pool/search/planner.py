@@ -20,6 +20,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,6 @@ from gpumem.pool.search._depth_first import (
     FEWEST,
     FULL_AREA_LENGTH,
     FULL_LENGTH_AREA,
-    GAVE_UP,
     IMPOSSIBLE,
     IN_ORDER,
     LENGTH_AREA,
@@ -41,12 +41,11 @@ from gpumem.pool.search._depth_first import (
     START,
     pack,
 )
-from gpumem.pool.search._packing import PackingInstance
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
 from gpumem.pool.search.ejection import EjectionWalk
-from gpumem.pool.search.glue import glue
-from gpumem.pool.search.greedy import ORDERS, placements
+from gpumem.pool.search.glue import Boxes
+from gpumem.pool.search.greedy import lowest, placements
 from gpumem.trace import F64, I64, Trace
 from gpumem.trace.placement import Placement
 
@@ -55,25 +54,31 @@ EJECTION, FEW = 3.0, 50  # times the effort, on top of it; buffers that the dept
 CALL = 20_000  # what a search costs that ends at once
 GAP = 0.00001  # over the lower bound: what is not worth a search
 RATE = 100_000_000  # of these that are done in a second, if not more
+FAST = 10  # times that rate: what nothing exceeds, so that the clock ends what looks at it
 UNIT = 600_000_000  # buffers and sections looked at with an effort of 1,
 SMALL, LEAST = 2000, 20_000_000  # or that times the cube of the buffers, if that is less, and at least that
 ORDERS_OF_PARTS = (END, START, FULL_LENGTH_AREA, FULL_AREA_LENGTH, LENGTH_AREA, AREA)
 WAYS = tuple((order, how) for how in (LEVEL, FEWEST, IN_ORDER) for order in ORDERS_OF_PARTS)
-# of the rounds, one for each order; a choice of the ways that found most in the shared instances
-FEW_WAYS: tuple[tuple[int, int], ...] = (
+FEW_WAYS = (  # of the rounds: each order once; not tuned
     (AREA, IN_ORDER),
     (FULL_LENGTH_AREA, IN_ORDER),
-    (FULL_LENGTH_AREA, FEWEST),
+    (FULL_AREA_LENGTH, FEWEST),
     (LENGTH_AREA, FEWEST),
+    (START, LEVEL),
+    (END, IN_ORDER),
 )
-FEW_WAYS = (*FEW_WAYS, (START, LEVEL), (END, IN_ORDER))
 NOISE = (0.0, 0.1, 0.1, 0.5)  # of the order, in rounds that take turns
 STEPS, MORE = 500, 1.1  # steps of the first round beside one a buffer, and how many more in each further one
 GOALS = (0.0, 0.0, 0.5, 0.0, 0.25, 0.0, 0.75)  # of the way from the target to the best height, in turns
 LARGE = 0.002  # of the peak load
 POWERS = (1.0, 2.0, 0.0, 0.5)  # of the lifetime, for the area
 COUNTS = (200, 100, 400, 50, 800)  # buffers of the largest area
-MOST_ORDERS = 1000  # buffers up to which all greedy orders are tried
+MOST_ORDERS = 50_000  # buffers up to which all greedy orders are tried, without seconds; each takes a second then
+SEARCHING, EJECTING = 0.3, 0.7  # of the seconds of boxes or buffers; of what is left then
+GREEDY = 0.3  # of the seconds, where a second of the greedy orders is not enough
+CAPACITY = 30.0  # seconds for a target, where none are given
+ENDLESS = 1e9  # efforts: the seconds end it
+GLUED = 0.9  # of the buffers: where boxes are hardly fewer, nothing is gained by them
 QUICK = 0.25  # of the effort, on top of it: what the tries at the target may take where no target is given
 FIRST, GROWTH = 1000, 2  # steps that a try of the first round may take beside one a buffer, how many more in each other
 SHARE = 8  # of the effort, the part that one way down may take
@@ -86,7 +91,7 @@ def search(
     *,
     alignment: int = 256,
     target: int | None = None,
-    effort: float = 1.0,
+    effort: float | None = None,
     seconds: float | None = None,
     seed: int = 0,
     fixed: Mapping[int, int] | None = None,
@@ -100,10 +105,11 @@ def search(
         As all planners: see `gpumem.pool`.
     target : int, optional
         Bytes of height at which the search stops. It always stops within 0.001 % of the peak load.
-    effort : float
-        Work to spend at most; 1 takes 2 to 5 s, less on small instances, and 0 is greedy.
+    effort : float, optional
+        Work to spend at most; 1 takes 2 to 5 s, less on small instances, and 0 is greedy. Left out, it is 1, or
+        where there are seconds or a target as much as these last.
     seconds : float, optional
-        The whole time; see `gpumem.pool`.
+        The whole time; see `gpumem.pool`. Left out, 30 where there is a target and no effort.
     seed : int
         Of the random changes to the orders, at least 0.
     progress : callable, optional
@@ -128,9 +134,12 @@ def search(
     >>> best_fit(trace, alignment=1).height, placed.height, placed.optimal
     (11, 10, True)
     """
-    state = PlacementSearch.of(PlacementProblem.of(trace, alignment, fixed), target or 0, effort, seed)
-    state.run(state.goal(target or 0), seed)
-    return state.result()
+    with work.within(CAPACITY if target is not None and effort is None and not work.hurried() else None):
+        if effort is None:
+            effort = ENDLESS if work.hurried() else 1.0
+        state = PlacementSearch.of(PlacementProblem.of(trace, alignment, fixed), target or 0, effort, seed)
+        state.run(state.goal(target or 0), seed)
+        return state.result()
 
 
 @dataclass(slots=True)
@@ -155,10 +164,9 @@ class PlacementSearch:
         for name, value in (("target", target), ("effort", effort), ("seed", seed)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name}: {value} is not a finite number >= 0")
-        best = min(placements(problem, ["size"]), key=lambda p: p.height)
-        if best.height > max(target, problem.lowest) and len(problem.free) <= MOST_ORDERS and not work.over():
-            others = [name for name in ORDERS if name != "size"]
-            best = min([best, *placements(problem, others)], key=lambda p: p.height)
+        every = work.hurried() or len(problem.free) <= MOST_ORDERS
+        with work.part(share=GREEDY):
+            best = lowest(placements(problem, None if every else ["size"]), max(target, problem.lowest))
         unit = min(UNIT, max(LEAST, SMALL * len(problem.free) ** 3))
         return cls(problem, best, effort * unit, unit=unit)
 
@@ -179,50 +187,70 @@ class PlacementSearch:
         return max(target, int(self.lowest * (1 + GAP)))
 
     def run(self, target: int, seed: int) -> None:
-        """Try the target, search, then anneal, until the target is reached or nothing is left to spend."""
-        self.tries(target, np.random.default_rng([seed, 1]))  # the others' random numbers stay what they are
-        rng = np.random.default_rng(seed)
+        """Try the target, with boxes and with buffers by turns; then search on with boxes, and then with buffers."""
+        rng, whole = np.random.default_rng(seed), self.work
+        boxes = self._boxes()
+        stages = [(self, target)]
+        if boxes is not None:
+            problem = PlacementProblem.of(boxes.trace, 1)
+            goal = (target - self.problem.base) // self.problem.alignment
+            stages.insert(0, (PlacementSearch.of(problem, goal, whole / self.unit, seed), goal))
+        share = whole if target > self.goal(0) else whole * QUICK
+        with work.part(share=1.0 if share == whole else QUICK):
+            for _ in zip_longest(*(stage.tries(goal, share, rng.spawn(1)[0]) for stage, goal in stages)):
+                self._take(boxes, stages[0][0])
+        for k, (stage, goal) in enumerate(stages):
+            self.work = stage.work = whole
+            if self.going(target):
+                with work.part(share=1 / (len(stages) - k)):
+                    stage.rest(goal, rng)
+                self._take(boxes, stages[0][0])
+
+    def _boxes(self) -> Boxes | None:
+        """Return the boxes that the free buffers make up, if that is worth anything."""
+        if not self.most or len(self.problem.fixed):
+            return None
+        boxes = self.problem.boxes()
+        return boxes if 0 < len(boxes.trace.buffers) <= GLUED * len(self.problem.free) else None
+
+    def _take(self, boxes: Boxes | None, boxed: PlacementSearch) -> None:
+        """Keep what was found with boxes, if it is lower."""
+        if boxes is not None and self.problem.height(boxed.best.height * self.problem.alignment) < self.best.height:
+            self._keep(self.problem.free, boxes.offset(boxed.best.offset))
+
+    def rest(self, target: int, rng: np.random.Generator) -> None:
+        """Search, eject, then anneal, until the target is reached or nothing is left to spend."""
         whole, keep = self.work, 0 if len(self.problem.fixed) else self.work * ANNEALING
         self.work -= keep
-        self.search(target, rng)
+        with work.part(share=SEARCHING):
+            self.search(target, rng)
         self.work += keep
         if self.going(target) and len(self.problem.free) > FEW:
-            most, own = min(whole * EJECTION, RATE * work.left()), rng.spawn(1)[0]
-            walk = EjectionWalk(self.problem, self.best, max(target, self.lowest), own)
-            self.best = walk.run(int(most))
+            with work.part(share=EJECTING):
+                most, own = min(whole * EJECTION, FAST * RATE * work.left()), rng.spawn(1)[0]
+                walk = EjectionWalk(self.problem, self.best, max(target, self.lowest), own)
+                self.best = walk.run(int(most))
         if keep and self.going(target):
             orders = OrderWalk(self.problem, self.best, max(target, self.lowest), rng)
-            self.best = orders.run(int(self.work))
+            self.best = orders.run(int(min(self.work, FAST * RATE * work.left())))
             self.work -= orders.work
 
-    def tries(self, target: int, rng: np.random.Generator) -> None:
-        """Look for a placement of all buffers at the target, in one order after another, more steps each round."""
-        free, keep = np.sort(self.problem.free), self.work
-        self.work = min(keep if target > self.goal(0) else keep * QUICK, QUICK * RATE * work.left())
-        if self.most < len(free) or not self.going(target):
-            self.work = keep
-            return
-        goal, turn = max(target, self.lowest), 0
-        whole = self.problem.instance(free, goal)
-        boxes = glue(whole)
-        glued = len(boxes.box) > len(boxes.instance.size)
-        while self.going(target) and goal >= self.lowest:
+    def tries(self, target: int, effort: float, rng: np.random.Generator) -> Iterator[None]:
+        """Look for a placement of all buffers at the target, in one order after another, more steps each round.
+
+        Yields after each round.
+        """
+        free, turn, goal = np.sort(self.problem.free), 0, max(target, self.lowest)
+        self.work = effort
+        while self.most == len(free) and self.going(target) and goal >= self.lowest:
             for way in WAYS:
                 noise = np.exp(NOISE[turn % 2] * rng.standard_normal(len(free)))
-                if glued and self.going(target):
-                    status, offset = self._pack(
-                        boxes.instance, way, noise[boxes.lead], FIRST * GROWTH ** min(turn, 40), self.work
-                    )
-                    glued = status == GAVE_UP
-                    if status == SOLVED:
-                        self._keep(free, boxes.offset(offset))
-                if self.going(target):
-                    self.pack(free, goal, way, noise, FIRST * GROWTH ** min(turn, 40), self.work)
+                self.pack(free, goal, way, noise, FIRST * GROWTH ** min(turn, 40), self.work)
                 if not self.going(target) or goal < self.lowest:
                     break
             self._tell()
             turn += 1
-        self.work = keep
+            yield
 
     def search(self, target: int, rng: np.random.Generator) -> None:
         """Search in rounds: one goal, in several orders."""
@@ -261,20 +289,14 @@ class PlacementSearch:
 
     def pack(self, ids: I64, goal: int, way: tuple[int, int], weight: F64, steps: int, most: float) -> int:
         """Search for some buffers below `goal`; keep what that proves, or the placement around them if it is lower."""
-        status, offset = self._pack(self.problem.instance(ids, goal), way, weight, steps, most)
+        limit, instance = int(min(most, RATE * work.left(), 2**62)), self.problem.instance(ids, goal)
+        status, spent, offset = pack(instance, *way, weight, nodes=len(ids) + steps, work=limit)
+        self.work -= spent + CALL
         if status == IMPOSSIBLE:  # of these buffers, so of all
             self.lowest = goal + 1
         if status == SOLVED:
             self._keep(ids, offset)
         return status
-
-    def _pack(
-        self, instance: PackingInstance, way: tuple[int, int], weight: F64, steps: int, most: float
-    ) -> tuple[int, I64]:
-        limit = int(min(most, RATE * work.left(), 2**62))
-        status, spent, offset = pack(instance, *way, weight, nodes=len(weight) + steps, work=limit)
-        self.work -= spent + CALL
-        return status, offset
 
     def _keep(self, ids: I64, offset: I64) -> None:
         """Place the rest around some buffers; keep that if it is lower than the best so far."""
