@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.rewriting import rewritten
+from gpumem.cli.common.progress import tell
 from gpumem.testing.perfect import perfect
 from gpumem.trace import Trace
 
@@ -68,9 +69,12 @@ def of_file(trace: Trace, family: str, limits: list[int]) -> Iterator[Instance]:
         yield Instance.of(trace, family)
         return
     for percent in limits:
-        made = trace if percent == 100 else rewritten(trace, percent)
-        if made is not None:
-            yield Instance.of(made, family if percent == 100 else "rewritten", f"{trace.name}@{percent}")
+        if percent == 100:
+            yield Instance.of(trace, family)
+        elif (made := rewritten(trace, percent)) is not None:
+            yield Instance.of(made, "rewritten", f"{trace.name}@{percent}")
+        else:
+            tell(f"{trace.name}: AutoSwap has no plan for {percent} % of the peak load: left out")
 
 
 def generated(text: str) -> list[Instance]:

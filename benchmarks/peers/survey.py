@@ -33,14 +33,14 @@ def rows_of(
     trace = instance.trace
     load = trace.peak_load
     head = {"instance": trace.name, "family": instance.family, "buffers": len(trace.buffers), "load": load}
-    rows = []
+    rows: list[Row] = []
     for name, planner in planners.items():
         for given, answer in _answers(planner, instance, sorted(seconds), ask):
             row = {"planner": name, "given": given, "status": answer.status}
             found = {"height": answer.height, "ratio": answer.height / load} if answer.status == PLACED else {}
             told = {"height": None, "ratio": None} | found
             rows.append(head | row | told | {"seconds": answer.seconds, "why": answer.why})
-    best = [row["height"] for row in rows if row["height"] is not None]
+    best: list[int] = [row["height"] for row in rows if row["height"] is not None]
     best += [known[trace.name]["height"]] if _same(known.get(trace.name), instance) else []
     return [row | {"best": min(best, default=None)} for row in rows]
 
@@ -71,13 +71,17 @@ def keep_known(path: Path, known: Known, instances: Sequence[Instance], rows: Se
     for instance in instances:
         name = instance.trace.name
         mine = [row for row in rows if row["instance"] == name and row["height"] is not None]
-        lowest = min(mine, key=lambda row: (row["height"], row["given"]), default=None)
+        lowest = min(mine, key=_lowest, default=None)
         if lowest is None or (_same(known.get(name), instance) and known[name]["height"] <= lowest["height"]):
             continue
         kept[name] = {name: lowest[name] for name in ("buffers", "load", "height", "planner", "given")}
         kept[name]["digest"] = instance.digest
     io.write_text(path, json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
     return kept
+
+
+def _lowest(row: Row) -> tuple[int, float]:
+    return row["height"], row["given"]
 
 
 def _same(known: Row | None, instance: Instance) -> bool:

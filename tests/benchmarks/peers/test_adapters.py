@@ -1,0 +1,36 @@
+"""Each planner's lifetimes mean what ours do: those that touch may share bytes, those that meet in one step may not.
+
+Peers that are not installed are skipped; `GPUMEM_PEERS` names the Python that has them, if it is not this one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+
+import pytest
+
+from benchmarks.peers.asking import PLACED, ask, installed
+from benchmarks.peers.instances import Instance
+from benchmarks.peers.table import PLANNERS
+from gpumem.trace import Trace
+
+PYTHON = os.environ.get("GPUMEM_PEERS", sys.executable)
+CHAIN = Instance.of(Trace.from_lifetimes([4, 4, 4], [0, 2, 1], [2, 4, 3]), "chain")
+STAIRS = Instance.of(Trace.from_lifetimes([3, 5, 2], [10, 20, 30], [21, 31, 40]), "stairs")
+
+
+@cache
+def versions() -> dict[str, str | None]:
+    return dict(installed(PLANNERS.values(), PYTHON))
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_the_last_step_of_a_lifetime_is_that_before_its_end(name: str) -> None:
+    planner = PLANNERS[name]
+    if missing := [need for need in planner.needs if versions()[need] is None]:
+        pytest.skip(f"{', '.join(missing)} is not installed")
+    for instance in (CHAIN, STAIRS):
+        found = ask(planner, instance, 1.0, python=PYTHON)
+        assert (found.status, found.height) == (PLACED, 8), (instance.family, found)
