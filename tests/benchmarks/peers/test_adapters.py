@@ -18,7 +18,6 @@ from gpumem.trace import Trace
 
 PYTHON = os.environ.get("GPUMEM_PEERS", sys.executable)
 CHAIN = Instance.of(Trace.from_lifetimes([4, 4, 4], [0, 2, 1], [2, 4, 3]), "chain")
-STAIRS = Instance.of(Trace.from_lifetimes([3, 5, 2], [10, 20, 30], [21, 31, 40]), "stairs")
 
 
 @cache
@@ -26,11 +25,15 @@ def versions() -> dict[str, str | None]:
     return dict(installed(PLANNERS.values(), PYTHON))
 
 
-@pytest.mark.parametrize("name", PLANNERS)
+def _marked(name: str) -> object:
+    slow = "torch" in PLANNERS[name].needs  # its import takes seconds
+    return pytest.param(name, marks=(pytest.mark.thorough,) if slow else ())
+
+
+@pytest.mark.parametrize("name", [_marked(name) for name in PLANNERS])
 def test_the_last_step_of_a_lifetime_is_that_before_its_end(name: str) -> None:
     planner = PLANNERS[name]
     if missing := [need for need in planner.needs if versions()[need] is None]:
         pytest.skip(f"{', '.join(missing)} is not installed")
-    for instance in (CHAIN, STAIRS):
-        found = ask(planner, instance, 1.0, python=PYTHON)
-        assert (found.status, found.height) == (PLACED, 8), (instance.family, found)
+    found = ask(planner, CHAIN, 0.5, python=PYTHON)
+    assert (found.status, found.height) == (PLACED, 8), found
