@@ -39,9 +39,9 @@ def grace(seconds: float) -> float:
     """Seconds that an answer may be late.
 
     >>> grace(1.0), grace(10.0)
-    (0.6, 1.5)
+    (1.05, 1.5)
     """
-    return 0.5 + 0.1 * seconds
+    return 1 + 0.05 * seconds
 
 
 def installed(planners: Iterable[Planner], python: str) -> Mapping[str, str | None]:

@@ -49,6 +49,25 @@ def means(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
+def against(rows: Sequence[Row], name: str = SEARCH) -> list[Row]:
+    """Return how `name` stands against each other planner at each time, on instances that both placed by then.
+
+    `ratio`: the geometric mean of its height over the other's; `lower`, `same`, `higher`: instances. Less than 0.0001
+    of the peak load is the same.
+    """
+    mine = {(row["instance"], row["given"]): row["ratio"] for row in rows if row["planner"] == name}
+    found = []
+    for planner, given in dict.fromkeys((row["planner"], row["given"]) for row in rows if row["planner"] != name):
+        theirs = [row for row in rows if (row["planner"], row["given"]) == (planner, given)]
+        both = [(own, row["ratio"]) for row in theirs if (own := mine.get((row["instance"], given))) and row["ratio"]]
+        lower = sum(own < other - AHEAD for own, other in both)
+        higher = sum(own > other + AHEAD for own, other in both)
+        counts = {"lower": lower, "same": len(both) - lower - higher, "higher": higher}
+        ratio = mean(own / other for own, other in both)
+        found.append({"planner": planner, "given": given, "both": len(both), "ratio": ratio} | counts)
+    return found
+
+
 def ahead(rows: Sequence[Row], name: str = SEARCH) -> list[Row]:
     """Return where another planner of another project is lower than `name` within the same time, the most first.
 
@@ -124,6 +143,23 @@ def mean_table(rows: Sequence[Row]) -> str:
     return columns(lines)
 
 
+def against_table(rows: Sequence[Row]) -> str:
+    """Return a line a planner and time."""
+    counts = ["both", "lower", "same", "higher"]
+    head = ["planner", "within", counts[0], "ratio", *counts[1:]]
+    lines = [
+        [
+            row["planner"],
+            f"{row['given']:g} s",
+            str(row["both"]),
+            _ratio(row["ratio"]),
+            *(str(row[c]) for c in counts[1:]),
+        ]
+        for row in rows
+    ]
+    return columns([head, *lines])
+
+
 def ahead_table(rows: Sequence[Row]) -> str:
     """Return a line for each planner that is ahead somewhere."""
     if not rows:
@@ -152,5 +188,6 @@ TABLES: Mapping[str, Callable[[Any], str]] = {
     "projects": project_table,
     "rows": table,
     "means": mean_table,
+    "against": against_table,
     "ahead": ahead_table,
 }

@@ -48,13 +48,24 @@ def rows_of(
 def _answers(
     planner: Planner, instance: Instance, seconds: Sequence[float], ask: Ask
 ) -> Iterator[tuple[float, Answer]]:
-    """Yield an answer for each time; that which nothing can beat, or of a planner that knows no time, is asked once."""
+    """Yield an answer for each time.
+
+    A planner that knows no time is asked once, one whose answer nothing can beat no more. What it had by a shorter time
+    counts where it is late, or higher.
+    """
     answer = None
     for given in seconds:
+        before = answer
         if answer is None or (planner.timed and answer.height != instance.trace.peak_load):
             answer = ask(planner, instance, given if planner.timed else seconds[-1])
+        if before is not None and before.status == PLACED and _no_better(answer, before):
+            answer = before
         late = answer.status != LATE and answer.seconds > given + grace(given)
         yield given, Answer(LATE) if late else answer
+
+
+def _no_better(answer: Answer, before: Answer) -> bool:
+    return answer.status == LATE or (answer.status == PLACED and answer.height > before.height)
 
 
 def read_known(path: Path) -> Known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ PARTS = {
     "projects": "Who is compared, beside gpumem",
     "rows": "Height over the peak load, no placement is lower; alignment 1; within the seconds of the column",
     "means": "Geometric means of these ratios, of the instances that it placed; how often nobody was lower",
+    "against": "The search against each other planner, where both have a placement: its height over the other's",
     "ahead": "Where another project is ahead of the search within the same time, by more than 0.0001 of the load",
 }
 SECONDS, LITTLE = "1,10", 0.2
@@ -43,6 +45,7 @@ def options(p: Parser) -> None:
     p.add_argument("--threads", type=int, default=1, metavar="N", help="that peers may use (default: %(default)s)")
     p.add_argument("--python", default=sys.executable, help="that has the peers (default: this one)")
     p.add_argument("--known", metavar="FILE", default=str(KNOWN), help="the lowest heights known (default: ours)")
+    p.set_defaults(seed=None)  # each planner has its own
     p.add_argument("--keep", action="store_true", help="write there what gets lower")
 
 
@@ -53,11 +56,12 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     if not 1 <= args.threads <= 1000:
         raise ValueError(f"--threads: {args.threads} is not in 1..1000")
     instances = _instances(args, progress)
-    planners, versions = _there(planners, args.python)
+    python = str(Path(shutil.which(args.python) or args.python).absolute())  # workers start elsewhere
+    planners, versions = _there(planners, python)
     rows: list[Row] = []
 
     def ask(planner: Planner, instance: Instance, given: float) -> asking.Answer:
-        return asking.ask(planner, instance, given, python=args.python, threads=args.threads)
+        return asking.ask(planner, instance, given, python=python, threads=args.threads)
 
     for instance in progress.over(instances):
         progress(instance.trace.name)
@@ -66,7 +70,12 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     if args.keep:
         keep_known(Path(args.known), known, instances, rows)
     wrong = [row for row in rows if row["ours"] and row["status"] in (asking.INVALID, asking.FAILED)]
-    summed: Results = {"means": summary.means(rows), "ahead": summary.ahead(rows), "curves": summary.figures(rows)}
+    summed: Results = {
+        "means": summary.means(rows),
+        "against": summary.against(rows),
+        "ahead": summary.ahead(rows),
+        "curves": summary.figures(rows),
+    }
     results = {"rows": rows, "projects": versions} | summed
     return results | ({"failed": wrong} if wrong else {})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -32,20 +33,25 @@ def hillclimb(problem: Problem) -> Call:
     climbers: list[Any] = []
 
     def place() -> list[int]:
-        timer = threading.Timer(problem.seconds, _thread.interrupt_main)
+        signal.signal(signal.SIGUSR1, _interrupt)  # not that of the keyboard: a shell may have it ignored
+        timer = threading.Timer(problem.seconds, _thread.interrupt_main, [signal.SIGUSR1])
         timer.start()
         try:
             climbers.append(hillclimb_allocation.HillClimbAllocator(ranges, NO_END, peak))
             climbers[0].allocate()
-        except KeyboardInterrupt:
+        except OutOfTime:
             if not (climbers and hasattr(climbers[0], "allocated_addresses")):
-                raise OutOfTime from None
+                raise
         finally:
             timer.cancel()
         found: list[int] = climbers[0].allocated_addresses
         return found
 
     return Call(place, list)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise OutOfTime
 
 
 def _load(ranges: list[Any]) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.peers.asking import LATE, PLACED
-from benchmarks.peers.summary import ahead, ahead_table, figures, mean_table, means, table
+from benchmarks.peers.summary import against, against_table, ahead, ahead_table, figures, mean_table, means, table
 from benchmarks.peers.survey import Row
 
 
@@ -39,6 +39,17 @@ def test_ahead_is_another_project_by_more_than_a_ten_thousandth() -> None:
         "b1           1 s        x     2.0000       -         -",
         "a1           1 s        y     1.1990  1.2000    0.0010",
     ]
+
+
+def test_the_search_stands_against_each_other_planner_where_both_placed() -> None:
+    found = {one["planner"]: one for one in against(ROWS)}
+    assert list(found) == ["greedy", "x", "y"]
+    assert [found[name]["both"] for name in found] == [1, 1, 1]
+    assert [found[name]["ratio"] for name in found] == pytest.approx([12 / 11, 12 / 11.999, 12 / 11.99])
+    counts = [[found[name][count] for count in ("lower", "same", "higher")] for name in found]
+    assert counts == [[0, 0, 1], [0, 1, 0], [0, 0, 1]]
+    line = against_table(against(ROWS[:2])).splitlines()[1]
+    assert " ".join(line.split()) == "greedy 1 s 1 1.0909 0 0 1"
 
 
 def test_means_are_of_what_was_placed_and_say_how_many() -> None:

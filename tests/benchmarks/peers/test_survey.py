@@ -47,8 +47,16 @@ def test_what_nothing_can_beat_is_not_asked_again() -> None:
     assert rows(says, timed=True) == [("a", 1.0, PLACED, 6, 1.0, 6), ("a", 10.0, PLACED, 6, 1.0, 6)]
 
 
+@pytest.mark.parametrize("later", [Answer(LATE), Answer(PLACED, 9.0, 9)])
+def test_what_was_there_by_a_shorter_time_counts(later: Answer) -> None:
+    says = Says(a={1.0: Answer(PLACED, 1.0, 8), 10.0: later})
+    assert rows(says, timed=True)[1] == ("a", 10.0, PLACED, 8, 8 / 6, 8)
+    says = Says(a={1.0: Answer(PLACED, 1.0, 8), 10.0: Answer(INVALID, 9.0)})
+    assert rows(says, timed=True)[1] == ("a", 10.0, INVALID, None, None, 8)
+
+
 def test_one_that_knows_no_time_has_no_result_before_it_ended() -> None:
-    says = Says(a={10.0: Answer(PLACED, 3.0, 7)}, b={10.0: Answer(PLACED, 0.5, 8)}, c={10.0: Answer(INVALID, 2.0)})
+    says = Says(a={10.0: Answer(PLACED, 3.0, 7)}, b={10.0: Answer(PLACED, 0.5, 8)}, c={10.0: Answer(INVALID, 3.0)})
     assert rows(says, timed=False) == [
         ("a", 1.0, LATE, None, None, 7),
         ("a", 10.0, PLACED, 7, 7 / 6, 7),
@@ -71,7 +79,7 @@ def test_the_lowest_heights_are_kept_and_known_again(tmp_path: Path) -> None:
         == {"two": {"buffers": 2, "load": 6, "height": 7, "planner": "a", "given": 1.0, "digest": TWO.digest}}
     )
     higher = Says(b={1.0: Answer(PLACED, 1.0, 9), 10.0: Answer(LATE)})
-    assert rows(higher, timed=True, known=kept) == [("b", 1.0, PLACED, 9, 1.5, 7), ("b", 10.0, LATE, None, None, 7)]
+    assert rows(higher, timed=True, known=kept) == [("b", 1.0, PLACED, 9, 1.5, 7), ("b", 10.0, PLACED, 9, 1.5, 7)]
     worse = rows_of(TWO, {"b": fake("b")}, [1.0, 10.0], higher, kept)
     assert keep_known(path, kept, [TWO], worse) == kept
     other = Instance.of(Trace.from_lifetimes([4, 2], [0, 2], [2, 3], name="two"), "twos")

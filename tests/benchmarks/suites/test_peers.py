@@ -41,7 +41,7 @@ def test_files_are_text_json_and_a_picture(cli: Cli, few: None, tmp_path: Path) 
     known = tmp_path / "known.json"
     args = ("--instances", tmp_path / "in", "--seconds", "0.1,0.2", "--planner", "search,wrong", "--known", known)
     found = cli("bench", "peers", *args, "--keep", "--json", "--out", tmp_path / "out").json
-    assert list(found) == ["header", "projects", "rows", "means", "ahead", "curves"]
+    assert list(found) == ["header", "projects", "rows", "means", "against", "ahead", "curves"]
     assert [(r["family"], r["planner"], r["given"]) for r in found["rows"]] == [
         ("deep", planner, given) for planner in ("search", "wrong") for given in (0.1, 0.2)
     ]
