@@ -28,7 +28,7 @@ def rows_of(
     -------
     list of dict
         `given`: the seconds; `status`, `height`, `seconds` and `why` of the `Answer`; `ratio`: height over `load`, the
-        peak load; `best`: the least height that is known, of this run or before.
+        peak load; `ours`: of gpumem; `best`: the least height that is known, of this run or before.
     """
     trace = instance.trace
     load = trace.peak_load
@@ -36,7 +36,7 @@ def rows_of(
     rows: list[Row] = []
     for name, planner in planners.items():
         for given, answer in _answers(planner, instance, sorted(seconds), ask):
-            row = {"planner": name, "given": given, "status": answer.status}
+            row = {"planner": name, "ours": planner.ours, "given": given, "status": answer.status}
             found = {"height": answer.height, "ratio": answer.height / load} if answer.status == PLACED else {}
             told = {"height": None, "ratio": None} | found
             rows.append(head | row | told | {"seconds": answer.seconds, "why": answer.why})
@@ -72,8 +72,13 @@ def read_known(path: Path) -> Known:
     """Read the file of the lowest heights known; nothing where there is none."""
     if not path.exists():
         return {}
-    found: Known = json.loads(read_bytes(path))
-    return found
+    try:
+        found: Known = json.loads(read_bytes(path))
+        if all(row["height"] > 0 and row["digest"] for row in found.values()):
+            return found
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    raise ValueError(f"{path}: holds no heights of instances")
 
 
 def keep_known(path: Path, known: Known, instances: Sequence[Instance], rows: Sequence[Row]) -> Known:

@@ -15,6 +15,7 @@ from benchmarks.peers.table import Planner
 from benchmarks.suites.suite import Results, Suite
 from gpumem import io
 from gpumem.base.names import chosen
+from gpumem.cli.common.args import check_file
 from gpumem.cli.common.files import each_way, source_of
 from gpumem.cli.common.parser import Parser
 from gpumem.cli.common.progress import Progress, tell
@@ -52,6 +53,8 @@ def options(p: Parser) -> None:
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
     """Print how high the pools of our planners and of other projects' end, within the same time, alignment 1."""
     planners = chosen(args.planner, table.PLANNERS, "--planner")
+    if args.keep:
+        check_file(args.known, (".json",), "--known")
     seconds, known = _seconds(args), read_known(Path(args.known))
     if not 1 <= args.threads <= 1000:
         raise ValueError(f"--threads: {args.threads} is not in 1..1000")
@@ -66,7 +69,6 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     for instance in progress.over(instances):
         progress(instance.trace.name)
         rows += rows_of(instance, planners, seconds, ask, known)
-    rows = [row | {"ours": planners[row["planner"]].ours} for row in rows]
     if args.keep:
         keep_known(Path(args.known), known, instances, rows)
     wrong = [row for row in rows if row["ours"] and row["status"] in (asking.INVALID, asking.FAILED)]
@@ -109,7 +111,7 @@ def _instances(args: argparse.Namespace, progress: Progress) -> list[Instance]:
     for one in found:
         if one.wrapped:
             tell(f"{one.trace.name}: {one.wrapped} buffers wrap around its end: alive all the time, for everybody")
-    return told_apart(found)
+    return told_apart([one for one in found if len(one.trace.buffers)])
 
 
 def _there(planners: Mapping[str, Planner], python: str) -> tuple[dict[str, Planner], list[Row]]:

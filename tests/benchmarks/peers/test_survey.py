@@ -86,6 +86,13 @@ def test_the_lowest_heights_are_kept_and_known_again(tmp_path: Path) -> None:
     assert rows_of(other, {"b": fake("b")}, [1.0], higher, kept)[0]["best"] == 9  # it only has the name
 
 
+@pytest.mark.parametrize("text", ["", "[]", '["a"]', '{"a": 1}', '{"a": {"height": "x"}}'])
+def test_a_file_of_other_things_is_no_file_of_heights(tmp_path: Path, text: str) -> None:
+    (tmp_path / "known.json").write_text(text)
+    with pytest.raises(ValueError, match=r"known\.json: holds no heights of instances$"):
+        read_known(tmp_path / "known.json")
+
+
 def test_lifetimes_that_wrap_become_the_whole_iteration() -> None:
     made = Instance.of(Trace.from_lifetimes([4, 2, 0], [1, 0, 0], [4, 1, 1], n=3), "arcs")
     b = made.trace.buffers

@@ -167,7 +167,7 @@ def multiples(figures: Sequence[Figure], *, ax: Axes | None = None, across: int 
     for k, (small, figure) in enumerate(zip(axes, figures)):
         _small(small, figure, looks)
         names = {"ylabel": "" if k % across else figure.y, "xlabel": "" if k + across < len(figures) else figure.x}
-        small.set(xscale="log" if log else "linear", xlim=wide, **names)
+        small.set(xlim=wide, **names)
     for small in axes[len(figures) :]:
         small.set_axis_off()
     handles = {label: handle for small in axes for handle, label in zip(*small.get_legend_handles_labels())}
@@ -203,6 +203,9 @@ def _small(ax: Axes, figure: Figure, looks: Mapping[str, dict[str, Any]]) -> Non
     top = max((v for series in figure.series for v in series.y if v is not None), default=1)
     ax.set(title=figure.title, ylim=(-0.05, max(top * 1.3, 2)))
     ax.yaxis.set_major_formatter("{x:g}")
+    if figure.log:
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter("{x:g}")
     ax.title.set_fontsize("small")
     ax.tick_params(labelsize="small")
 
