@@ -179,6 +179,11 @@ def ahead_table(rows: Sequence[Row]) -> str:
     return columns([head, *lines])
 
 
+def summed(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """Return all that rows come to, by part."""
+    return {"means": means(rows), "against": against(rows), "ahead": ahead(rows), "curves": figures(rows)}
+
+
 def project_table(rows: Sequence[Row]) -> str:
     """Return a line a project."""
     return columns([["project", "version"], *([row["project"], row["version"] or "not installed"] for row in rows)])

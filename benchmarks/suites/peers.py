@@ -6,6 +6,7 @@ import argparse
 import shutil
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from benchmarks.peers import asking, summary, table
@@ -56,30 +57,25 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     if args.keep:
         check_file(args.known, (".json",), "--known")
     seconds, known = _seconds(args), read_known(Path(args.known))
-    if not 1 <= args.threads <= 1000:
-        raise ValueError(f"--threads: {args.threads} is not in 1..1000")
-    instances = _instances(args, progress)
+    threads, instances = _threads(args), _instances(args, progress)
     python = str(Path(shutil.which(args.python) or args.python).absolute())  # workers start elsewhere
     planners, versions = _there(planners, python)
-    rows: list[Row] = []
-
-    def ask(planner: Planner, instance: Instance, given: float) -> asking.Answer:
-        return asking.ask(planner, instance, given, python=python, threads=args.threads)
-
+    ask, rows = partial(asking.ask, python=python, threads=threads), list[Row]()
     for instance in progress.over(instances):
         progress(instance.trace.name)
         rows += rows_of(instance, planners, seconds, ask, known)
     if args.keep:
         keep_known(Path(args.known), known, instances, rows)
     wrong = [row for row in rows if row["ours"] and row["status"] in (asking.INVALID, asking.FAILED)]
-    summed: Results = {
-        "means": summary.means(rows),
-        "against": summary.against(rows),
-        "ahead": summary.ahead(rows),
-        "curves": summary.figures(rows),
-    }
-    results = {"rows": rows, "projects": versions} | summed
+    results = {"rows": rows, "projects": versions} | summary.summed(rows)
     return results | ({"failed": wrong} if wrong else {})
+
+
+def _threads(args: argparse.Namespace) -> int:
+    threads: int = args.threads
+    if not 1 <= threads <= 1000:
+        raise ValueError(f"--threads: {threads} is not in 1..1000")
+    return threads
 
 
 def _seconds(args: argparse.Namespace) -> list[float]:
