@@ -27,7 +27,8 @@ def versions() -> dict[str, str | None]:
 
 def _marked(name: str) -> object:
     slow = "torch" in PLANNERS[name].needs  # its import takes seconds
-    return pytest.param(name, marks=(pytest.mark.thorough,) if slow else ())
+    mark = pytest.mark.jit if PLANNERS[name].ours else pytest.mark.thorough  # ours are warmed by a search
+    return pytest.param(name, marks=(mark,) if slow or PLANNERS[name].ours else ())
 
 
 @pytest.mark.parametrize("name", [_marked(name) for name in PLANNERS])
