@@ -10,26 +10,13 @@ import argparse
 
 import numpy as np
 
+from benchmarks.rewriting import rewritten
 from benchmarks.speed._bench import SHARED, header
 from gpumem import check
-from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.work import now
 from gpumem.io import BUNDLED, bundled_path as path_of, read
 from gpumem.pool import best_fit, first_fit, search
-from gpumem.simulator.machine import Machine
-from gpumem.swap.autoswap.planner import autoswap
 from gpumem.trace import Trace
-
-MACHINE = Machine.named("gtx1080ti")
-
-
-def rewritten(trace: Trace, percent: int) -> Trace | None:
-    """Return the trace with AutoSwap's plan for that load limit applied, None where it is out of reach."""
-    limit = trace.peak_load * percent // 100
-    try:
-        return autoswap(trace, MACHINE, limit, score="swdoa", peaks="all").apply(trace)
-    except (Infeasible, NotReached):
-        return None
 
 
 def line(trace: Trace, effort: float, seed: int) -> tuple[list[float], float]:

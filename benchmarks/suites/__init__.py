@@ -6,10 +6,10 @@ from there.
 
 from __future__ import annotations
 
-from benchmarks.suites import mosos, planners, pool, snu, swap, tensile, waterwave
+from benchmarks.suites import mosos, peers, planners, pool, snu, swap, tensile, waterwave
 from gpumem.cli.common.parser import Parser
 
-SUITES = (swap.SUITE, pool.SUITE, tensile.SUITE, snu.SUITE, mosos.SUITE, waterwave.SUITE, planners.SUITE)
+SUITES = (swap.SUITE, pool.SUITE, tensile.SUITE, snu.SUITE, mosos.SUITE, waterwave.SUITE, planners.SUITE, peers.SUITE)
 
 
 def parser() -> Parser:

@@ -250,8 +250,18 @@ def standings(ax: Axes) -> None:
     """Every planner on six kinds of nets, as measured; on a page all 33 recorded traces would be too small to read."""
     curves = json.loads((DOCS.parent / "benchmarks/results/planners.json").read_text())["curves"]
     curves = [one for one in curves if one["title"] in SHOWN]
-    figures = [plot.Figure(**one | {"series": tuple(plot.Series(**each) for each in one["series"])}) for one in curves]
-    plot.multiples(figures, ax=ax, across=2)
+    plot.multiples([_figure(one) for one in curves], ax=ax, across=2)
+
+
+def _figure(row: dict[str, Any]) -> plot.Figure:
+    return plot.Figure(**row | {"series": tuple(plot.Series(**each) for each in row["series"])})
+
+
+@picture(height=6)
+def peers(ax: Axes) -> None:
+    """Pool planners beside those of other projects, as measured."""
+    curves = json.loads((DOCS.parent / "benchmarks/results/peers.json").read_text())["curves"]
+    plot.multiples([_figure(one) for one in curves], ax=ax, across=2)
 
 
 def draw_all(app: Sphinx) -> None:

@@ -76,6 +76,15 @@ def test_dashed_curves_share_the_colours_of_the_lines_and_marks_are_no_curves() 
     assert above.get_xlabel() == "twice x" and above.get_xlim() == pytest.approx([2 * x for x in ax.get_xlim()])
 
 
+def test_an_axis_of_x_may_be_logarithmic() -> None:
+    series = (Series("a", [1.0, 100.0], [2.0, 1.0]),)
+    for log, scale in ((True, "log"), (False, "linear")):
+        figure = Figure("f", "a figure", "x", "y", series, log=log)
+        assert plot.curves(figure).get_xscale() == scale
+        ax = plot.multiples([figure, figure])
+        assert ax.get_xscale() == scale and (ax.get_xlim()[0] > 0) == log and ax.get_xlim()[1] > 100
+
+
 def test_a_bare_instance_with_steps_like_nanoseconds_can_be_drawn() -> None:
     bare = Trace.from_lifetimes([4, 2], [0, 10**12], [10**12, 2 * 10**12])
     assert len(plot.profile(bare).collections) == 1

@@ -82,7 +82,7 @@ class Series(Shown):
 class Figure(Shown):
     """Curves in one picture; `name` is for files, `x` and `y` say what the axes are.
 
-    `above`: the label of a second axis of `x`, and how many of its units are 1 on the first.
+    `above`: the label of a second axis of `x`, and how many of its units are 1 on the first. `log`: `x` is logarithmic.
     """
 
     name: str
@@ -91,6 +91,7 @@ class Figure(Shown):
     y: str
     series: tuple[Series, ...]
     above: tuple[str, float] | None = None
+    log: bool = False
 
     def row(self) -> dict[str, Any]:
         """Return everything for JSON."""
@@ -128,6 +129,8 @@ def curves(figure: Figure, *, ax: Axes | None = None) -> Axes:
             own |= {"markerfacecolor": _FILLS[k % len(_FILLS)]} if series.marks else {}
             ax.plot(series.x, y, label=series.name, **own)
     ax.set(xlabel=figure.x, ylabel=figure.y, title=figure.title, ylim=(0, None))
+    if figure.log:
+        ax.set_xscale("log")
     if figure.above is not None:
         label, units = figure.above
         ax.secondary_xaxis("top", functions=(partial(np.multiply, units), partial(np.multiply, 1 / units))).set_xlabel(
@@ -152,7 +155,9 @@ def multiples(figures: Sequence[Figure], *, ax: Axes | None = None, across: int 
     styles = list(series.values())
     looks = {name: _look(style, styles[:k].count(style)) for k, (name, style) in enumerate(series.items())}
     x = [value for figure in figures for one in figure.series for value in one.x]
-    wide = min(x, default=0) - 3, max(x, default=100) + 3
+    log = any(figure.log for figure in figures)
+    least, most = min(x, default=0), max(x, default=100)
+    wide = (least / 1.3, most * 1.3) if log else (least - 3, most + 3)
     across = min(across, len(figures))
     width = 3.2 * max(across, 2)
     columns = _columns(looks, width)
@@ -198,6 +203,9 @@ def _small(ax: Axes, figure: Figure, looks: Mapping[str, dict[str, Any]]) -> Non
     top = max((v for series in figure.series for v in series.y if v is not None), default=1)
     ax.set(title=figure.title, ylim=(-0.05, max(top * 1.3, 2)))
     ax.yaxis.set_major_formatter("{x:g}")
+    if figure.log:
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter("{x:g}")
     ax.title.set_fontsize("small")
     ax.tick_params(labelsize="small")
 
