@@ -2,7 +2,7 @@
 
 `check_allocator`, `check_device` and `check_planner` are plain functions. `check_swap_planner`, `allocator_machine`,
 `lifetimes`, `plans`, `requests`, `steps` and `traces` need Hypothesis, which comes with `gpumem[test]`.
-`live_program` draws programs that `perform` performs on any device.
+`perfect` makes instances with a known optimum. `live_program` draws programs that `perform` performs on any device.
 """
 
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from gpumem.testing.devices.check import DEVICE_RULES as DEVICE_RULES, check_device as check_device
     from gpumem.testing.devices.programs import LiveProgram as LiveProgram, live_program as live_program
+    from gpumem.testing.perfect import perfect as perfect
     from gpumem.testing.planners import PLANNER_RULES as PLANNER_RULES, check_planner as check_planner
     from gpumem.testing.requests import (
         Allocate as Allocate,
