@@ -30,6 +30,7 @@ from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
 QUICK = {"effort": 0.03}, {"effort": 0.2}  # of swap and pool planners: to find out which load fits a pool
+PLACING = {"effort": 1.0}  # of the pool planner: the same each time, where a target alone would take what time there is
 THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans around it
 PLANS = 3
 TOLD = ("seconds", "progress")  # what all planners are told, beside their options
@@ -77,7 +78,7 @@ class Case(Shown):
             pool = machine.available
         usual = "best-fit" if pool is None else "search"
         fit = function_of(usual if placer is None else placer, pools.PLANNERS, "placer")
-        fit = partial(fit, **taken(fit, {"alignment": alignment}))
+        fit = partial(fit, **taken(fit, {"alignment": alignment, **PLACING}))
         place = partial(fit, **taken(fit, {"target": pool}))
         work.tell("placing the unswapped trace")
         placement = _hurried(fit, BEFORE)(trace)
