@@ -130,7 +130,9 @@ def test_an_allocator_in_pieces_may_fit_where_no_placement_does(
     ran = cli("pool", tmp_path / "holes.json", *args)
     assert (ran.status, [row["feasible"] for row in ran.json]) == (0, [False, True])
     assert [row["footprint"] for row in ran.json] == [10, 6]
-    assert ran.err == [f"gpumem: {tmp_path}/holes.json: no placement fits 6 bytes, the lowest takes 10 bytes"]
+    assert ran.err == [
+        f"gpumem: {tmp_path}/holes.json: no placement fits 6 bytes, the lowest takes 10 bytes; not shown impossible"
+    ]
     assert not (tmp_path / "out.csv").exists()
 
 
@@ -185,11 +187,26 @@ def test_capacity_decides_what_is_feasible(cli: Cli, net_file: Path, bare_file: 
     assert (rows.status, rows.json[0]["feasible"]) == (0, True)
     rows = cli("pool", bare_file, "--capacity", "8", "--planner", "all", "--json")
     assert (rows.status, [row["feasible"] for row in rows.json]) == (3, [False] * len(PLANNERS))
-    assert rows.err == [f"gpumem: {bare_file}: no placement fits 8 bytes, the lowest takes 9 bytes"]
+    assert rows.err == [f"gpumem: {bare_file}: no placement fits 8 bytes, the lowest takes 9 bytes; none can"]
     mixed = cli("pool", net_file, bare_file, "--capacity", "1MiB", "--json")
     assert (mixed.status, [row["feasible"] for row in mixed.json]) == (3, [False, True])
     assert cli("pool", net_file, bare_file, "--capacity", "100%").status == 0
     assert "no" in cli("pool", bare_file, "--capacity", "8").out.split()
+
+
+def test_a_planner_that_searches_is_told_the_capacity(
+    cli: Cli, bare_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+
+    def asked(trace: Trace, *, alignment: int = 1, target: int | None = None) -> Placement:
+        told.append(target)
+        return best_fit(trace, alignment=alignment)
+
+    monkeypatch.setitem(PLANNERS, "asked", asked)
+    for options in ([], ["--capacity", "9"], ["--capacity", "100%"]):
+        cli("pool", bare_file, "--planner", "asked,first-fit", *options)  # one of them takes no target
+    assert told == [None, 9, load(bare_file).trace.peak_load]
 
 
 def test_one_planner_that_fits_is_enough(cli: Cli, bare_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,10 @@ def add(commands: Commands) -> None:
     add_search(p)
     add_workspaces(p)
     p.add_argument(
-        "--capacity", metavar="SIZE", help="bytes the pool may have; exit status 3 if some file fits with no planner"
+        "--capacity",
+        metavar="SIZE",
+        help="bytes the pool may have: planners that search go on for it, 30 s if --seconds or --effort do not say"
+        " otherwise; exit status 3 if some file fits with no planner",
     )
     p.add_argument(
         "--alignment", type=int, metavar="N", help="of offsets, in bytes (default: 256, 1 for bare instances)"
@@ -58,12 +61,15 @@ def run(args: argparse.Namespace) -> int:
             progress(f"placing {path}")
             trace = with_workspaces(io.load(source_of(path)).trace, args.workspaces)
             capacity = None if args.capacity is None else amount(args.capacity, trace.peak_load, "--capacity")
+            goal = {} if capacity is None else {"target": capacity}
             with work.part():
-                found = pipeline.by_planners(trace, planners, options, alignment=args.alignment)
+                found = pipeline.by_planners(trace, planners, options | goal, alignment=args.alignment)
                 found += pipeline.by_allocators(trace, allocators)
             best = min((f.placement for f in found), key=lambda p: p.height)
             if capacity is not None and best.height > capacity:
-                complain(f"{path}: no placement fits {exact(capacity)}, the lowest takes {exact(best.height)}")
+                shown = max(f.bound for f in found) > capacity
+                end = "none can" if shown else "not shown impossible"
+                complain(f"{path}: no placement fits {exact(capacity)}, the lowest takes {exact(best.height)}; {end}")
             elif args.out:
                 _write(args.out, source_of(path).name, trace, best, capacity)
             rows += [{"file": path, **f.row(), "feasible": capacity is None or f.size <= capacity} for f in found]

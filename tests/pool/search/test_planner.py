@@ -241,9 +241,18 @@ def test_a_target_has_time_and_no_target_an_effort(monkeypatch: pytest.MonkeyPat
     trace, seconds = crowd(2, 60, 40), list[float]()
     monkeypatch.setattr(planner, "CAPACITY", 0.3)
     monkeypatch.setattr(planner.PlacementSearch, "tries", lambda self, *_: seconds.append(work.left()) or iter(()))
-    for options in ({}, {"target": trace.peak_load}, {"target": trace.peak_load, "effort": LITTLE}):
+    monkeypatch.setattr(planner.PlacementSearch, "rest", lambda *_: None)
+    load = trace.peak_load
+    for options in ({}, {"target": load}, {"target": load, "effort": LITTLE}, {"target": load - 1}):
         search(trace, alignment=1, **options)  # type: ignore[arg-type]
-    assert [left < 1 for left in seconds] == [False, True, False]
+    assert [left < 1 for left in seconds] == [False, True, False, False]
+
+
+def test_a_target_that_is_shown_to_be_out_of_reach_ends_the_search() -> None:
+    ring = Trace.from_lifetimes([4, 4, 4, 1], [0, 1, 2, 0], [2, 3, 4, 1], n=3)  # each meets each: 12 is the least
+    asked, lowest = search(ring, alignment=1, target=9, seconds=60), search(ring, alignment=1)
+    assert (ring.peak_load, asked.bound, asked.height) == (9, 10, 12)
+    assert (lowest.bound, lowest.height) == (12, 12)
 
 
 @pytest.mark.shared

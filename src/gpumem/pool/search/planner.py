@@ -41,6 +41,7 @@ from gpumem.pool.search._depth_first import (
     START,
     pack,
 )
+from gpumem.pool.search._packing import FAR
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
 from gpumem.pool.search.ejection import EjectionWalk
@@ -104,12 +105,13 @@ def search(
     trace, alignment, fixed
         As all planners: see `gpumem.pool`.
     target : int, optional
-        Bytes of height at which the search stops. It always stops within 0.001 % of the peak load.
+        Bytes of height at which the search stops, as it does where it has shown that no placement is so low. It always
+        stops within 0.001 % of the peak load.
     effort : float, optional
         Work to spend at most; 1 takes 2 to 5 s, less on small instances, and 0 is greedy. Left out, it is 1, or
-        where there are seconds or a target as much as these last.
+        where there are seconds, or a target that is not below the peak load, as much as these last.
     seconds : float, optional
-        The whole time; see `gpumem.pool`. Left out, 30 where there is a target and no effort.
+        The whole time; see `gpumem.pool`. Left out, 30 where there is such a target and no effort.
     seed : int
         Of the random changes to the orders, at least 0.
     progress : callable, optional
@@ -134,10 +136,13 @@ def search(
     >>> best_fit(trace, alignment=1).height, placed.height, placed.optimal
     (11, 10, True)
     """
-    with work.within(CAPACITY if target is not None and effort is None and not work.hurried() else None):
+    problem = PlacementProblem.of(trace, alignment, fixed)
+    open_ = target is not None and target >= problem.lowest
+    with work.within(CAPACITY if open_ and effort is None and not work.hurried() else None):
         if effort is None:
             effort = ENDLESS if work.hurried() else 1.0
-        state = PlacementSearch.of(PlacementProblem.of(trace, alignment, fixed), target or 0, effort, seed)
+        state = PlacementSearch.of(problem, target or 0, effort, seed)
+        state.asked = target if target is not None and open_ else FAR
         state.run(state.goal(target or 0), seed)
         return state.result()
 
@@ -152,6 +157,7 @@ class PlacementSearch:
     lowest: int = field(init=False)
     most: int = field(init=False)
     unit: int = UNIT
+    asked: int = FAR  # a height that is not worth less: shown to be out of reach, it ends the search
 
     def __post_init__(self) -> None:
         self.lowest = self.problem.lowest
@@ -199,6 +205,8 @@ class PlacementSearch:
         with work.part(share=1.0 if share == whole else QUICK):
             for _ in zip_longest(*(stage.tries(goal, share, rng.spawn(1)[0]) for stage, goal in stages)):
                 self._take(boxes, stages[0][0])
+                if self.refuted:
+                    return
         for k, (stage, goal) in enumerate(stages):
             self.work = stage.work = whole
             if self.going(target):
@@ -273,7 +281,13 @@ class PlacementSearch:
 
     def going(self, target: int) -> bool:
         """Whether there is something left to find and to spend."""
-        return self.most > 0 and self.best.height > max(target, self.lowest) and self.work > 0 and not work.over()
+        left = self.best.height > max(target, self.lowest) and not self.refuted
+        return self.most > 0 and left and self.work > 0 and not work.over()
+
+    @property
+    def refuted(self) -> bool:
+        """Whether no placement has the height that was asked for."""
+        return self.lowest > self.asked
 
     def attempt(self, goal: int, steps: int, turn: int, way: tuple[int, int], noise: F64) -> None:
         """Look for a placement no higher than `goal`, of some buffers and then of more."""
