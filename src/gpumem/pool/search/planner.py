@@ -44,6 +44,7 @@ from gpumem.pool.search._depth_first import (
 from gpumem.pool.search._packing import FAR
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
+from gpumem.pool.search.beam import BeamWalk
 from gpumem.pool.search.ejection import EjectionWalk
 from gpumem.pool.search.glue import Boxes
 from gpumem.pool.search.greedy import lowest, placements
@@ -75,6 +76,7 @@ LARGE = 0.002  # of the peak load
 POWERS = (1.0, 2.0, 0.0, 0.5)  # of the lifetime, for the area
 COUNTS = (200, 100, 400, 50, 800)  # buffers of the largest area
 MOST_ORDERS = 50_000  # buffers up to which all greedy orders are tried, without seconds; each takes a second then
+BEAMS = 0.3  # of the seconds, or of the effort, on top of it
 SEARCHING, EJECTING = 0.3, 0.7  # of the seconds of boxes or buffers; of what is left then
 GREEDY = 0.3  # of the seconds, where a second of the greedy orders is not enough
 CAPACITY = 30.0  # seconds for a target, where none are given
@@ -230,6 +232,10 @@ class PlacementSearch:
         """Search, eject, then anneal, until the target is reached or nothing is left to spend."""
         whole, keep = self.work, 0 if len(self.problem.fixed) else self.work * ANNEALING
         self.work -= keep
+        if keep and self.going(target):
+            with work.part(share=BEAMS):
+                beams = BeamWalk(self.problem, self.best, max(target, self.lowest))
+                self.best = beams.run(int(min(whole * BEAMS, FAST * RATE * work.left())))
         with work.part(share=SEARCHING):
             self.search(target, rng)
         self.work += keep
