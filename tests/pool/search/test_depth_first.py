@@ -21,7 +21,7 @@ from gpumem.pool.search._depth_first import (
     START,
     pack,
 )
-from gpumem.pool.search._packing import ALL, PackingInstance
+from gpumem.pool.search._packing import ALL, LOOK, UNIT, PackingInstance
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.trace import Trace
 from tests.pool.search.instances import crowd, least_by_brute_force, tiny
@@ -112,3 +112,13 @@ def test_a_search_out_of_work_gives_up_before_it_fails() -> None:
     status, spent, _ = pack(instance, AREA, IN_ORDER, np.ones(50), nodes=10**6, work=2000)
     assert status == GAVE_UP
     assert 2000 < spent < 4000
+
+
+def test_sections_where_nothing_rose_cost_nothing() -> None:
+    count = 50
+    trace = Trace.from_lifetimes([1] * count, list(range(count)), list(range(1, count + 1)))
+    problem = PlacementProblem.of(trace, 1)
+    instance = problem.instance(problem.free, trace.peak_load)
+    status, spent, _ = pack(instance, AREA, IN_ORDER, np.ones(count), nodes=count, work=10**6)
+    assert status == SOLVED
+    assert spent == (LOOK * count + count) // UNIT  # one part each; all sections were looked at once, at first

@@ -30,9 +30,11 @@ from gpumem.pool.search._packing import (
     BENEATH,
     FAR,
     FREE,
+    LOOK,
     PARTS,
     PILE,
     REFUSED,
+    UNIT,
     PackingInstance,
     PackingState,
     add,
@@ -375,34 +377,35 @@ def _search(
     nodes: int,
     work: int,
     offset: I64,
-) -> tuple[int, int]:
-    """Search; see `pack`. Returns how it ended and the work."""
-    count, n, trail, mark, spent, area, top = len(p.size), p.sections, np.empty((4, 0), np.int64), 0, 0, 0, 0
+) -> int:
+    """Search; see `pack`. Returns how it ended."""
+    count, n, trail, mark, top = len(p.size), p.sections, np.empty((4, 0), np.int64), 0, 0
     for j in range(count):
         s.least[j] = clear(p, j, 0)
         if s.least[j] + p.size[j] > p.ceiling[j]:
-            return IMPOSSIBLE, count
+            return IMPOSSIBLE
         _count(p, s, j, 1)
-        top, area = max(top, p.ceiling[j]), area + p.last[j] - p.first[j]
+        top = max(top, p.ceiling[j])
     # before all frames, at -1, is one more, the last row: it put nothing, and all is left
     f.high[-1], f.last[-1], f.waits[-1], cut = count, n, -1, True
     bind(p, s, s.items, 0, rules, (0, 0))
     if rules & PILE and not holds(p, s, s.items, top, (0, n)):
-        return IMPOSSIBLE, 4 * count + area
+        return IMPOSSIBLE
     at = -1
     while True:
         at, trail, mark = _go_on(p, s, f, at, w, trail, mark, order, weight, cut)
         if at < 0:
-            return SOLVED, spent
+            return SOLVED
         good = False
         while not good:
             at, i, trail, mark = _next(p, s, f, at, trail, mark, top, rules, how)
             if at < 0:
-                return IMPOSSIBLE, spent
+                return IMPOSSIBLE
             part = s.items[f.low[at] : f.high[at]]
-            nodes, spent = nodes - 1, spent + 4 * len(part) + area * len(part) // count
-            if nodes < 0 or spent > work:
-                return GAVE_UP, spent
+            nodes -= 1
+            s.spent[0] += LOOK * len(part)
+            if nodes < 0 or s.spent[0] > work:
+                return GAVE_UP
             f.placed[at], offset[i] = i, s.least[i]
             _remove(part, i)
             part = part[: len(part) - 1]
@@ -432,8 +435,10 @@ def pack(
     count, n = len(p.size), p.sections
     b, t = np.zeros((4, count), np.int64), np.zeros((5, n), np.int64)
     under = np.zeros(int((p.last - p.first).sum()), np.int64)
-    s = PackingState(b[0], b[1], b[2], b[3], np.arange(count), t[0], t[1], t[2], t[3], t[4], under)
+    s = PackingState(
+        b[0], b[1], b[2], b[3], np.arange(count), t[0], t[1], t[2], t[3], t[4], under, np.zeros(1, np.int64)
+    )
     f, w = Frames(*np.zeros((13, count + 1), np.int64)), Waits(*np.zeros((6, count + 1), np.int64))
     offset = np.zeros(count, np.int64)
-    status, spent = _search(p, s, f, w, order, how, rules, weight, nodes, work, offset)
-    return status, spent, offset
+    status = _search(p, s, f, w, order, how, rules, weight, nodes, UNIT * min(work, FAR // UNIT), offset)
+    return status, int(s.spent[0]) // UNIT, offset

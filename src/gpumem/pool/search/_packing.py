@@ -13,6 +13,8 @@ from gpumem.trace import I64
 from gpumem.trace.lifetimes import meet
 
 FAR = 2**62
+UNIT = 8  # of the work, in sections that are added to a pile, all in one stretch
+LOOK, OPTION = 4 * UNIT, UNIT  # what takes as long as so many of these: a step for each buffer of its part, an option
 
 # What is cut off. Each rule by itself leaves a placement if there is one; the tests run all combinations of them, and
 # show that each saves work beside the others. (That what is left must fit above the last offset saves nothing: PILE and
@@ -57,6 +59,7 @@ class PackingState(NamedTuple):
     group: I64  # number of the part
     cross: I64  # buffers that are not placed and live on both sides of the boundary
     under: I64  # what `top` was below each buffer that is placed, section by section
+    spent: I64  # one number, the work
 
 
 @inner
@@ -140,11 +143,13 @@ def bind(
 @inner
 def _pile(p: PackingInstance, s: PackingState, j: int, low: int, high: int) -> int:
     """Add a buffer to the totals of its sections in [low, high); return the greatest of them then."""
-    worst, size = 0, p.size[j]
-    for t in range(max(low, p.first[j]), min(high, p.last[j])):
+    worst, size, since, wrapped = 0, p.size[j], max(low, p.first[j]), min(high, p.last[j] - p.sections)
+    until = min(high, p.last[j])
+    s.spent[0] += max(until - since, 0) + max(wrapped - low, 0)
+    for t in range(since, until):
         s.total[t] += size
         worst = max(worst, s.total[t])
-    for t in range(low, min(high, p.last[j] - p.sections)):
+    for t in range(low, wrapped):
         s.total[t] += size
         worst = max(worst, s.total[t])
     return worst
@@ -187,6 +192,7 @@ def count_options(p: PackingInstance, s: PackingState, part: I64, top: int) -> N
     """Count in each section's total which buffers can be the lowest there without leaving too little for the rest."""
     n = p.sections
     for j in part:
+        s.spent[0] += OPTION * (p.last[j] - p.first[j])
         for k in range(p.first[j], p.last[j]):
             s.total[k - n if k >= n else k] = 0
     for j in part:
