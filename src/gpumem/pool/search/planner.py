@@ -82,6 +82,10 @@ GLUED = 0.9  # of the buffers: where boxes are hardly fewer, nothing is gained b
 QUICK = 0.25  # of the effort, on top of it: what the tries at the target may take where no target is given
 FIRST, GROWTH = 1000, 2  # steps that a try of the first round may take beside one a buffer, how many more in each other
 SHARE = 8  # of the effort, the part that one way down may take
+STEP = 4  # a way down through so many buffers takes about so much times their square
+LARGEST = 0.5  # of the seconds, where one way down cannot take in all: then those tries are of the largest buffers
+ABOVE = (0.0, 0.5)  # of what the best is above the target: goals of the largest buffers
+LARGEST_ORDERS = (LENGTH_AREA, FULL_LENGTH_AREA, AREA, FULL_AREA_LENGTH, START, END)
 
 
 @strict
@@ -195,8 +199,10 @@ class PlacementSearch:
             problem = PlacementProblem.of(boxes.trace, 1)
             goal = (target - self.problem.base) // self.problem.alignment
             stages.insert(0, (PlacementSearch.of(problem, goal, whole / self.unit, seed), goal))
+            self._take(boxes, stages[0][0])
         share = whole if target > self.goal(0) else whole * QUICK
-        with work.part(share=1.0 if share == whole else QUICK):
+        quick = QUICK if self.most == len(self.problem.free) else LARGEST
+        with work.part(share=1.0 if share == whole else quick):
             for _ in zip_longest(*(stage.tries(goal, share, rng.spawn(1)[0]) for stage, goal in stages)):
                 self._take(boxes, stages[0][0])
         for k, (stage, goal) in enumerate(stages):
@@ -242,6 +248,8 @@ class PlacementSearch:
         """
         free, turn, goal = np.sort(self.problem.free), 0, max(target, self.lowest)
         self.work = effort
+        if self.most < len(free):
+            yield from self.largest(target)
         while self.most == len(free) and self.going(target) and goal >= self.lowest:
             for way in WAYS:
                 noise = np.exp(NOISE[turn % 2] * rng.standard_normal(len(free)))
@@ -251,6 +259,31 @@ class PlacementSearch:
             self._tell()
             turn += 1
             yield
+
+    def largest(self, target: int) -> Iterator[None]:
+        """Place the largest buffers at their own load, or not far above it, in one order after another; more each time.
+
+        So what is left above them is in one piece, for the rest. Below the goal of all they would lie all over it.
+        Yields after each order.
+        """
+        for order in LARGEST_ORDERS:
+            count = self.most
+            while count < len(self.problem.free) and self.going(target):
+                count = min(GROWTH * count, len(self.problem.free))
+                if STEP * count**2 > min(self.work, RATE * work.left()) or not self.stacked(count, order, target):
+                    break
+            self._tell()
+            yield
+
+    def stacked(self, count: int, order: int, target: int) -> bool:
+        """Place the largest buffers at their own load, or above it by a part of what the best is above the target."""
+        ids = np.sort(self.problem.free[:count])
+        load = self.problem.height(self.problem.load(ids))
+        for part in ABOVE:
+            goal = load + int(part * (self.best.height - target))
+            if self.pack(ids, goal, (order, IN_ORDER), np.ones(count), FIRST, self.work) == SOLVED:
+                return True
+        return False
 
     def search(self, target: int, rng: np.random.Generator) -> None:
         """Search in rounds: one goal, in several orders."""
@@ -293,7 +326,7 @@ class PlacementSearch:
         status, spent, offset = pack(instance, *way, weight, nodes=len(ids) + steps, work=limit)
         self.work -= spent + CALL
         if status == IMPOSSIBLE:  # of these buffers, so of all
-            self.lowest = goal + 1
+            self.lowest = max(self.lowest, goal + 1)
         if status == SOLVED:
             self._keep(ids, offset)
         return status
