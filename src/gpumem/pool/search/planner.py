@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -203,7 +203,7 @@ class PlacementSearch:
         share = whole if target > self.goal(0) else whole * QUICK
         quick = QUICK if self.most == len(self.problem.free) else LARGEST
         with work.part(share=1.0 if share == whole else quick):
-            for _ in zip_longest(*(stage.tries(goal, share, rng.spawn(1)[0]) for stage, goal in stages)):
+            for _ in _by_turns(*(stage.tries(goal, share, rng.spawn(1)[0]) for stage, goal in stages)):
                 self._take(boxes, stages[0][0])
         for k, (stage, goal) in enumerate(stages):
             self.work = stage.work = whole
@@ -267,11 +267,11 @@ class PlacementSearch:
         Yields after each order.
         """
         for order in LARGEST_ORDERS:
-            count = self.most
-            while count < len(self.problem.free) and self.going(target):
+            count, reached = self.most, True
+            while reached and count < len(self.problem.free) and self.going(target):
                 count = min(GROWTH * count, len(self.problem.free))
-                if STEP * count**2 > min(self.work, RATE * work.left()) or not self.stacked(count, order, target):
-                    break
+                affordable = STEP * count**2 <= min(self.work, RATE * work.left())
+                reached = affordable and self.stacked(count, order, target)
             self._tell()
             yield
 
@@ -339,6 +339,17 @@ class PlacementSearch:
     def result(self) -> Placement:
         """Return the lowest placement with what was proved."""
         return replace(self.best, bound=min(self.lowest, self.best.height))
+
+
+def _by_turns(*rounds: Iterator[None]) -> Iterator[None]:
+    """Go on with each in turn, until all have ended: what one finds may end the others."""
+    waiting = deque(rounds)
+    while waiting:
+        first = waiting.popleft()
+        for _ in first:
+            yield
+            waiting.append(first)
+            break
 
 
 def _within(problem: PlacementProblem, most: float) -> int:
