@@ -241,7 +241,8 @@ def _choose(p: PackingInstance, s: PackingState, f: Frames, at: int, i: int, top
     level with something else, if that is asked for, and then by order.
     """
     part, offset = s.items[f.low[at] : f.high[at]], s.least[i]
-    bind(p, s, part, f.floor[at], rules, (0, 0))
+    if bind(p, s, part, f.floor[at], rules, (0, 0))[1] > 0:
+        s.slack[:] = -1
     count_options(p, s, part, top)
     best, options, rank = i, FAR, FAR
     for j in part:
@@ -306,11 +307,12 @@ def _next(
         if i >= 0:
             mark = _take_back(s, trail, mark, f.mark[at])
             _lift(p, s, f, at)
+            s.slack[:] = -1  # more is to be placed than when it was found out
             mark, window = _refuse(p, s, part, i, trail, mark, rules)
             f.mark[at] = mark
             if rules & REFUSED and not f.over[at]:
-                window = bind(p, s, part, f.floor[at], rules, window)
-                f.over[at] = not holds(p, s, part, top, window)
+                window, rise = bind(p, s, part, f.floor[at], rules, window)
+                f.over[at] = not holds(p, s, part, top, window, rise)
         if not f.over[at]:
             i = _lowest(p, s, part, f.floor[at], rules)
             if i >= 0 and how != IN_ORDER:
@@ -388,8 +390,8 @@ def _search(
         top = max(top, p.ceiling[j])
     # before all frames, at -1, is one more, the last row: it put nothing, and all is left
     f.high[-1], f.last[-1], f.waits[-1], cut = count, n, -1, True
-    bind(p, s, s.items, 0, rules, (0, 0))
-    if rules & PILE and not holds(p, s, s.items, top, (0, n)):
+    s.slack[:] = -1
+    if rules & PILE and not holds(p, s, s.items, top, (0, n), bind(p, s, s.items, 0, rules, (0, 0))[1]):
         return IMPOSSIBLE
     at = -1
     while True:
@@ -413,8 +415,8 @@ def _search(
             mark, good, window = _put(p, s, part, i, trail, mark)
             f.over[at] = good and rules & FREE and window[0] > window[1]
             if good and rules & PILE:
-                window = bind(p, s, part, offset[i], rules, window)
-                good = holds(p, s, part, top, window)
+                window, rise = bind(p, s, part, offset[i], rules, window)
+                good = holds(p, s, part, top, window, rise)
 
 
 def pack(
@@ -433,11 +435,10 @@ def pack(
     buffer in the order. Deterministic. Exact by each set of `rules`: `IMPOSSIBLE` means that there is no placement.
     """
     count, n = len(p.size), p.sections
-    b, t = np.zeros((4, count), np.int64), np.zeros((5, n), np.int64)
+    b, t = np.zeros((4, count), np.int64), np.zeros((9, n + 1), np.int64)
     under = np.zeros(int((p.last - p.first).sum()), np.int64)
-    s = PackingState(
-        b[0], b[1], b[2], b[3], np.arange(count), t[0], t[1], t[2], t[3], t[4], under, np.zeros(1, np.int64)
-    )
+    rows = (*b, np.arange(count), *t[:5, :n], under, np.zeros(1, np.int64), *t[5:])
+    s = PackingState(*rows)
     f, w = Frames(*np.zeros((13, count + 1), np.int64)), Waits(*np.zeros((6, count + 1), np.int64))
     offset = np.zeros(count, np.int64)
     status = _search(p, s, f, w, order, how, rules, weight, nodes, UNIT * min(work, FAR // UNIT), offset)
