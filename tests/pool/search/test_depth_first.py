@@ -16,6 +16,7 @@ from gpumem.pool.search._depth_first import (
     GAVE_UP,
     IMPOSSIBLE,
     IN_ORDER,
+    LENGTH_AREA,
     LEVEL,
     SOLVED,
     START,
@@ -122,3 +123,16 @@ def test_sections_where_nothing_rose_cost_nothing() -> None:
     status, spent, _ = pack(instance, AREA, IN_ORDER, np.ones(count), nodes=count, work=10**6)
     assert status == SOLVED
     assert spent == (LOOK * count + count) // UNIT  # one part each; all sections were looked at once, at first
+
+
+def test_sections_where_a_rise_cannot_be_too_much_are_not_looked_at_again() -> None:
+    count, work = 200, list[int]()
+    for peak in (1, 10):  # of the last section
+        start, end = [*range(count), 0, 0, count], [*range(1, count + 1), count, count, count + 1]
+        trace = Trace.from_lifetimes([1] * (count + 2) + [peak], start, end)
+        problem = PlacementProblem.of(trace, 1)
+        instance = problem.instance(problem.free, trace.peak_load)
+        status, spent, _ = pack(instance, LENGTH_AREA, IN_ORDER, np.ones(count + 3), nodes=count + 3, work=10**6)
+        assert status == SOLVED
+        work.append(spent)
+    assert work[1] < work[0]

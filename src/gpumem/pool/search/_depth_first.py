@@ -308,6 +308,7 @@ def _next(
             mark = _take_back(s, trail, mark, f.mark[at])
             _lift(p, s, f, at)
             s.slack[:] = -1  # more is to be placed than when it was found out
+            s.spent[0] += LOOK * len(part)
             mark, window = _refuse(p, s, part, i, trail, mark, rules)
             f.mark[at] = mark
             if rules & REFUSED and not f.over[at]:
