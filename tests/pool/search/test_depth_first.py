@@ -10,19 +10,9 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.pool.search import _packing
-from gpumem.pool.search._depth_first import (
-    AREA,
-    FULL_LENGTH_AREA,
-    GAVE_UP,
-    IMPOSSIBLE,
-    IN_ORDER,
-    LENGTH_AREA,
-    LEVEL,
-    SOLVED,
-    START,
-    pack,
-)
+from gpumem.pool.search._depth_first import GAVE_UP, IMPOSSIBLE, IN_ORDER, LEVEL, SOLVED, pack
 from gpumem.pool.search._packing import ALL, LOOK, UNIT, PackingInstance
+from gpumem.pool.search._parts import AREA, FULL_LENGTH_AREA, LENGTH_AREA, START
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.trace import Trace
 from tests.pool.search.instances import crowd, least_by_brute_force, tiny

@@ -19,6 +19,7 @@ from gpumem.base import work
 from gpumem.io import bundled, read
 from gpumem.pool import best_fit, first_fit, greedy, search
 from gpumem.pool.search import _problem, planner
+from gpumem.pool.search._parts import LENGTH_AREA
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap.planner import autoswap
@@ -100,7 +101,7 @@ def test_the_largest_lie_below_their_own_load() -> None:
     trace = uneven(0, 60, 80)
     state = planner.PlacementSearch.of(PlacementProblem.of(trace, 1), 0, 1.0, 0)
     state.best = replace(state.best, height=2 * trace.peak_load)  # so that what is found is kept
-    assert state.stacked(20, planner.LENGTH_AREA, trace.peak_load)
+    assert state.stacked(20, LENGTH_AREA, trace.peak_load)
     large = state.problem.free[:20]
     assert (state.best.offset + trace.buffers.size)[large].max() == state.problem.load(large) < trace.peak_load
     assert state.lowest == trace.peak_load

@@ -3,7 +3,8 @@
 Greedy placements end far above the peak load where buffers are many and alike in size; most traces as recorded are
 easy. So the greedy ones come first. What they leave is searched by `_depth_first.pack`: is there a placement no
 higher than a goal? At first at the target itself, with many short tries, each in another order, of all buffers and
-of the boxes that they make up (`glue`): no single order has to be lucky. Then for higher goals and for fewer buffers:
+of the boxes that they make up (`glue`): no single order has to be lucky. Where all are too many for that, of the
+largest at their own load, which leaves the room above these in one piece for the rest. Then for higher goals and for fewer buffers:
 small ones fit into what large ones leave, so those are searched first::
 
     >= 0.2 %  of the peak load by search, the rest by best fit or first fit
@@ -27,20 +28,8 @@ from numpy.typing import NDArray
 
 from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.pool.search._depth_first import (
-    AREA,
-    END,
-    FEWEST,
-    FULL_AREA_LENGTH,
-    FULL_LENGTH_AREA,
-    IMPOSSIBLE,
-    IN_ORDER,
-    LENGTH_AREA,
-    LEVEL,
-    SOLVED,
-    START,
-    pack,
-)
+from gpumem.pool.search._depth_first import FEWEST, IMPOSSIBLE, IN_ORDER, LEVEL, SOLVED, pack
+from gpumem.pool.search._parts import AREA, END, FULL_AREA_LENGTH, FULL_LENGTH_AREA, LENGTH_AREA, START
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
 from gpumem.pool.search.ejection import EjectionWalk
