@@ -4,8 +4,8 @@ Greedy placements end far above the peak load where buffers are many and alike i
 easy. So the greedy ones come first. What they leave is searched by `_depth_first.pack`: is there a placement no
 higher than a goal? At first at the target itself, with many short tries, each in another order, of all buffers and
 of the boxes that they make up (`glue`): no single order has to be lucky. Where all are too many for that, of the
-largest at their own load, which leaves the room above these in one piece for the rest. Then for higher goals and for fewer buffers:
-small ones fit into what large ones leave, so those are searched first::
+largest at their own load, which leaves the room above these in one piece for the rest. Then for higher goals and for
+fewer buffers: small ones fit into what large ones leave, so those are searched first::
 
     >= 0.2 %  of the peak load by search, the rest by best fit or first fit
     some      of the largest area, which is size times lifetime, likewise
@@ -99,7 +99,7 @@ def search(
     target : int, optional
         Bytes of height at which the search stops. It always stops within 0.001 % of the peak load.
     effort : float, optional
-        Work to spend at most; 1 takes 2 to 5 s, less on small instances, and 0 is greedy. Left out, it is 1, or
+        Work to spend at most; 1 takes 2 to 8 s, less on small instances, and 0 is greedy. Left out, it is 1, or
         where there are seconds or a target as much as these last.
     seconds : float, optional
         The whole time; see `gpumem.pool`. Left out, 30 where there is a target and no effort.
