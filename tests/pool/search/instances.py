@@ -48,3 +48,12 @@ def crowd(seed: int, count: int, n: int) -> Trace:
     length = np.where(rng.random(count) < 0.1, n, rng.integers(1, n, count))
     start[length == n] = 0
     return Trace.from_lifetimes(rng.integers(1, 60, count), start, start + length, n=n)
+
+
+def uneven(seed: int, count: int, n: int) -> Trace:
+    """Sizes over five decades; most live shortly, the others for long."""
+    rng = np.random.default_rng(seed)
+    start = rng.integers(0, n - 1, count)
+    length = np.where(rng.random(count) < 0.6, rng.integers(1, 6, count), rng.integers(1, n // 2, count))
+    size = np.ceil(10 ** (rng.random(count) * 5)).astype(np.int64)
+    return Trace.from_lifetimes(size, start, np.minimum(n, start + length))

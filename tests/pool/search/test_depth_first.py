@@ -10,18 +10,9 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.pool.search import _packing
-from gpumem.pool.search._depth_first import (
-    AREA,
-    FULL_LENGTH_AREA,
-    GAVE_UP,
-    IMPOSSIBLE,
-    IN_ORDER,
-    LEVEL,
-    SOLVED,
-    START,
-    pack,
-)
-from gpumem.pool.search._packing import ALL, PackingInstance
+from gpumem.pool.search._depth_first import GAVE_UP, IMPOSSIBLE, IN_ORDER, LEVEL, SOLVED, pack
+from gpumem.pool.search._packing import ALL, LOOK, UNIT, PackingInstance
+from gpumem.pool.search._parts import AREA, FULL_LENGTH_AREA, LENGTH_AREA, START
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.trace import Trace
 from tests.pool.search.instances import crowd, least_by_brute_force, tiny
@@ -112,3 +103,26 @@ def test_a_search_out_of_work_gives_up_before_it_fails() -> None:
     status, spent, _ = pack(instance, AREA, IN_ORDER, np.ones(50), nodes=10**6, work=2000)
     assert status == GAVE_UP
     assert 2000 < spent < 4000
+
+
+def test_sections_where_nothing_rose_cost_nothing() -> None:
+    count = 50
+    trace = Trace.from_lifetimes([1] * count, list(range(count)), list(range(1, count + 1)))
+    problem = PlacementProblem.of(trace, 1)
+    instance = problem.instance(problem.free, trace.peak_load)
+    status, spent, _ = pack(instance, AREA, IN_ORDER, np.ones(count), nodes=count, work=10**6)
+    assert status == SOLVED
+    assert spent == (LOOK * count + count) // UNIT  # one part each; all sections were looked at once, at first
+
+
+def test_sections_where_a_rise_cannot_be_too_much_are_not_looked_at_again() -> None:
+    count, work = 200, list[int]()
+    for peak in (1, 10):  # of the last section
+        start, end = [*range(count), 0, 0, count], [*range(1, count + 1), count, count, count + 1]
+        trace = Trace.from_lifetimes([1] * (count + 2) + [peak], start, end)
+        problem = PlacementProblem.of(trace, 1)
+        instance = problem.instance(problem.free, trace.peak_load)
+        status, spent, _ = pack(instance, LENGTH_AREA, IN_ORDER, np.ones(count + 3), nodes=count + 3, work=10**6)
+        assert status == SOLVED
+        work.append(spent)
+    assert work[1] < work[0]

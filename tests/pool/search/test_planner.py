@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from types import FrameType
@@ -18,6 +19,7 @@ from gpumem.base import work
 from gpumem.io import bundled, read
 from gpumem.pool import best_fit, first_fit, greedy, search
 from gpumem.pool.search import _problem, planner
+from gpumem.pool.search._parts import LENGTH_AREA
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap.planner import autoswap
@@ -26,7 +28,7 @@ from gpumem.testing.perfect import perfect
 from gpumem.trace import Trace
 from gpumem.trace.lifetimes import meet
 from tests.conftest import shared
-from tests.pool.search.instances import crowd
+from tests.pool.search.instances import crowd, uneven
 from tests.strategies import plans, traces
 
 ALIGNMENTS = st.sampled_from([1, 256, 512])
@@ -77,31 +79,32 @@ def test_the_same_seed_gives_the_same_placement() -> None:
 
 
 def test_the_offsets_are_the_same_with_and_without_the_compiler() -> None:
-    trace = crowd(1, 20, 12)
+    trace = crowd(6, 20, 12)
     placed = search(trace, alignment=1, effort=LITTLE)
     assert placed.height < greedy(trace, alignment=1).height
-    assert placed.offset.tolist() == [
-        48,
-        252,
-        299,
-        157,
-        48,
-        306,
-        0,
-        75,
-        252,
-        202,
-        122,
-        91,
-        0,
-        122,
-        345,
-        157,
-        403,
-        290,
-        273,
-        208,
-    ]
+    offsets = "0 225 47 296 296 348 76 244 437 408 107 172 153 499 319 172 457 362 408 187"
+    assert placed.offset.tolist() == [int(at) for at in offsets.split()]
+
+
+@pytest.mark.jit
+@pytest.mark.parametrize("seed", [4, 11])
+def test_the_largest_at_their_own_load_leave_room_for_the_rest(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = uneven(seed, 600, 800)
+    placed = search(trace, alignment=1, effort=LITTLE)
+    check.placement(trace, placed)
+    assert placed.height == trace.peak_load
+    monkeypatch.setattr(planner, "LARGEST_ORDERS", ())
+    assert search(trace, alignment=1, effort=LITTLE).height > trace.peak_load
+
+
+def test_the_largest_lie_below_their_own_load() -> None:
+    trace = uneven(0, 60, 80)
+    state = planner.PlacementSearch.of(PlacementProblem.of(trace, 1), 0, 1.0, 0)
+    state.best = replace(state.best, height=2 * trace.peak_load)  # so that what is found is kept
+    assert state.stacked(20, LENGTH_AREA, trace.peak_load)
+    large = state.problem.free[:20]
+    assert (state.best.offset + trace.buffers.size)[large].max() == state.problem.load(large) < trace.peak_load
+    assert state.lowest == trace.peak_load
 
 
 @pytest.mark.jit

@@ -1,8 +1,8 @@
 """Placements below greedy: a search over canonical placements, and an exact one.
 
 Read `planner` first. `_problem` is what is searched, `_depth_first` the search (`_packing` its state and what cannot
-fit), `greedy` the orders to start from, `ejection` the local search for what is tight for long, `annealing` the end,
-over orders; `exact` proves.
+fit, `_parts` what falls apart, `_moves` a step), `greedy` the orders to start from, `ejection` the local search for
+what is tight for long, `annealing` the end, over orders; `exact` proves.
 """
 
 from typing import TYPE_CHECKING

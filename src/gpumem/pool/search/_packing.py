@@ -13,6 +13,8 @@ from gpumem.trace import I64
 from gpumem.trace.lifetimes import meet
 
 FAR = 2**62
+UNIT = 8  # of the work, in sections that are added to a pile, all in one stretch
+LOOK, OPTION = 4 * UNIT, UNIT  # what takes as long as so many of these: a step for each buffer of its part, an option
 
 # What is cut off. Each rule by itself leaves a placement if there is one; the tests run all combinations of them, and
 # show that each saves work beside the others. (That what is left must fit above the last offset saves nothing: PILE and
@@ -57,6 +59,11 @@ class PackingState(NamedTuple):
     group: I64  # number of the part
     cross: I64  # buffers that are not placed and live on both sides of the boundary
     under: I64  # what `top` was below each buffer that is placed, section by section
+    spent: I64  # one number, the work
+    slack: I64  # in each section, what the bounds may rise by at least before its pile is too high; -1 where unknown
+    place: I64  # scratch: how many sections before this one are looked at
+    tight: I64  # scratch: those that are
+    height: I64  # scratch: how high they are piled
 
 
 @inner
@@ -118,59 +125,86 @@ def _support(p: PackingInstance, s: PackingState, part: I64, j: int, floor: int)
 @inner
 def bind(
     p: PackingInstance, s: PackingState, part: I64, floor: int, rules: int, window: tuple[int, int]
-) -> tuple[int, int]:
-    """Say below what offset each buffer of a part cannot lie; return the window with what is bound by more than before.
+) -> tuple[tuple[int, int], int]:
+    """Say below what offset each buffer of a part cannot lie.
 
-    A buffer goes where it can, or, if that is below the floor or led nowhere, on something that is put later.
+    Return the window with what is bound by more than before, and the most by which it is. A buffer goes where it can,
+    or, if that is below the floor or led nowhere, on something that is put later.
     """
+    rise = 0
     for j in part:
-        s.bound[j] = s.least[j]
+        before, s.bound[j] = s.bound[j], s.least[j]
         if rules & SUPPORT and (s.least[j] < floor or s.least[j] < s.need[j]):
             s.bound[j] = _support(p, s, part, j, floor)
             window = widen(p, window, j)
+        rise = max(rise, s.bound[j] - before)
     for k in range(1, len(part)):  # by descending bound; hardly anything moves, since the last time
         j = part[k]
         while k > 0 and s.bound[part[k - 1]] < s.bound[j]:
             part[k] = part[k - 1]
             k -= 1
         part[k] = j
-    return window
+    return window, rise
 
 
 @inner
-def _pile(p: PackingInstance, s: PackingState, j: int, low: int, high: int) -> int:
-    """Add a buffer to the totals of its sections in [low, high); return the greatest of them then."""
-    worst, size = 0, p.size[j]
-    for t in range(max(low, p.first[j]), min(high, p.last[j])):
-        s.total[t] += size
-        worst = max(worst, s.total[t])
-    for t in range(low, min(high, p.last[j] - p.sections)):
-        s.total[t] += size
-        worst = max(worst, s.total[t])
+def _tight(p: PackingInstance, s: PackingState, low: int, high: int, rise: int) -> int:
+    """Number the sections of [low, high) where a rise may be too much; return how many there are.
+
+    If all bounds rise by no more than that, each pile stands on one that was there, and ends no more than that higher.
+    """
+    count = 0
+    for t in range(low, high):
+        s.place[t] = count
+        s.slack[t] -= rise
+        if s.slack[t] < 0 or p.obstacle.shape[1] > 0:  # obstacles do not rise
+            s.tight[count], s.total[count], s.height[count] = t, 0, 0
+            count += 1
+    s.place[high] = count
+    return count
+
+
+@inner
+def _pile(s: PackingState, size: int, bound: int, since: int, until: int) -> int:
+    """Add a buffer to the totals of some of the tight sections; return the height of the highest pile then."""
+    worst = 0
+    s.spent[0] += until - since
+    for k in range(since, until):
+        s.total[k] += size
+        s.height[k] = max(s.height[k], s.total[k] + bound)
+        worst = max(worst, s.height[k])
     return worst
 
 
 @inner
-def holds(p: PackingInstance, s: PackingState, part: I64, top: int, window: tuple[int, int]) -> bool:
+def holds(p: PackingInstance, s: PackingState, part: I64, top: int, window: tuple[int, int], rise: int) -> bool:
     """Whether, in each section, what must lie above an offset fits between that and the highest ceiling.
 
-    The part is sorted by descending bound. Only sections of the window are looked at: in the others nothing rose.
+    The part is sorted by descending bound. Only sections of the window are looked at: in the others nothing rose; and
+    of these only those where `rise` may be too much. Where it does not hold, the slack has to be forgotten.
     """
     (low, high), k = window, 0
-    for t in range(low, high):
-        s.total[t] = 0
+    if low >= high:
+        return True
+    count = _tight(p, s, low, high, rise)
     for j in part:
-        if max(low, p.first[j]) >= min(high, p.last[j]) and low >= p.last[j] - p.sections:
+        since, until, wrapped = max(low, p.first[j]), min(high, p.last[j]), min(high, p.last[j] - p.sections)
+        if since >= until and low >= wrapped:
             continue
         bound = s.bound[j]
         if bound + p.size[j] > p.ceiling[j]:
             return False
         while k < p.obstacle.shape[1] and p.obstacle[3, k] >= bound:
             for t in range(p.obstacle[1, k], p.obstacle[2, k]):
-                s.total[t % p.sections] += p.obstacle[0, k]
+                if low <= t % p.sections < high:
+                    s.total[s.place[t % p.sections]] += p.obstacle[0, k]
             k += 1
-        if _pile(p, s, j, low, high) + bound > top:
+        if since < until and _pile(s, p.size[j], bound, s.place[since], s.place[until]) > top:
             return False
+        if low < wrapped and _pile(s, p.size[j], bound, 0, s.place[wrapped]) > top:
+            return False
+    for k in range(count):
+        s.slack[s.tight[k]] = top - s.height[k]
     return True
 
 
@@ -187,6 +221,7 @@ def count_options(p: PackingInstance, s: PackingState, part: I64, top: int) -> N
     """Count in each section's total which buffers can be the lowest there without leaving too little for the rest."""
     n = p.sections
     for j in part:
+        s.spent[0] += OPTION * (p.last[j] - p.first[j])
         for k in range(p.first[j], p.last[j]):
             s.total[k - n if k >= n else k] = 0
     for j in part:

@@ -76,6 +76,10 @@ class PlacementProblem:
         load = max(load, _peak(self.trace, b.size, ids), self.floor)
         return max(self.height(-(-load // grain) * grain), self.trace.peak_load, self.floor)
 
+    def load(self, ids: I64) -> int:
+        """Return the peak load of some buffers and of what is fixed, in bytes, padded."""
+        return self.peak_units(np.concatenate([ids, self.fixed])) * self.alignment
+
     def peak_units(self, ids: I64) -> int:
         """Return the peak load of some buffers, in units of the alignment."""
         return _peak(self.trace, self.units, ids)

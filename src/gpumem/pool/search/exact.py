@@ -8,7 +8,8 @@ import numpy as np
 
 from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.pool.search._depth_first import FULL_AREA_LENGTH, IN_ORDER, SOLVED
+from gpumem.pool.search._depth_first import IN_ORDER, SOLVED
+from gpumem.pool.search._parts import FULL_AREA_LENGTH
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.pool.search.planner import PlacementSearch
 from gpumem.trace import Trace

@@ -3,8 +3,9 @@
 Greedy placements end far above the peak load where buffers are many and alike in size; most traces as recorded are
 easy. So the greedy ones come first. What they leave is searched by `_depth_first.pack`: is there a placement no
 higher than a goal? At first at the target itself, with many short tries, each in another order, of all buffers and
-of the boxes that they make up (`glue`): no single order has to be lucky. Then for higher goals and for fewer buffers:
-small ones fit into what large ones leave, so those are searched first::
+of the boxes that they make up (`glue`): no single order has to be lucky. Where all are too many for that, of the
+largest at their own load, which leaves the room above these in one piece for the rest. Then for higher goals and for
+fewer buffers: small ones fit into what large ones leave, so those are searched first::
 
     >= 0.2 %  of the peak load by search, the rest by best fit or first fit
     some      of the largest area, which is size times lifetime, likewise
@@ -18,30 +19,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.pool.search._depth_first import (
-    AREA,
-    END,
-    FEWEST,
-    FULL_AREA_LENGTH,
-    FULL_LENGTH_AREA,
-    IMPOSSIBLE,
-    IN_ORDER,
-    LENGTH_AREA,
-    LEVEL,
-    SOLVED,
-    START,
-    pack,
-)
+from gpumem.pool.search._depth_first import FEWEST, IMPOSSIBLE, IN_ORDER, LEVEL, SOLVED, pack
 from gpumem.pool.search._packing import FAR
+from gpumem.pool.search._parts import AREA, END, FULL_AREA_LENGTH, FULL_LENGTH_AREA, LENGTH_AREA, START
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
 from gpumem.pool.search.beam import BeamWalk
@@ -85,6 +74,10 @@ GLUED = 0.9  # of the buffers: where boxes are hardly fewer, nothing is gained b
 QUICK = 0.25  # of the effort, on top of it: what the tries at the target may take where no target is given
 FIRST, GROWTH = 1000, 2  # steps that a try of the first round may take beside one a buffer, how many more in each other
 SHARE = 8  # of the effort, the part that one way down may take
+STEP = 2.5  # a way down through so many buffers takes about so much times their square
+LARGEST = 0.5  # of the seconds, where one way down cannot take in all: then those tries are of the largest buffers
+ABOVE = (0.0, 0.5)  # of what the best is above the target: goals of the largest buffers
+LARGEST_ORDERS = (LENGTH_AREA, FULL_LENGTH_AREA, AREA, FULL_AREA_LENGTH, START, END)
 
 
 @strict
@@ -110,7 +103,7 @@ def search(
         Bytes of height at which the search stops, as it does where it has shown that no placement is so low. It always
         stops within 0.001 % of the peak load.
     effort : float, optional
-        Work to spend at most; 1 takes 2 to 5 s, less on small instances, and 0 is greedy. Left out, it is 1, or
+        Work to spend at most; 1 takes 2 to 8 s, less on small instances, and 0 is greedy. Left out, it is 1, or
         where there are seconds, or a target that is not below the peak load, as much as these last.
     seconds : float, optional
         The whole time; see `gpumem.pool`. Left out, 30 where there is such a target and no effort.
@@ -203,9 +196,11 @@ class PlacementSearch:
             problem = PlacementProblem.of(boxes.trace, 1)
             goal = (target - self.problem.base) // self.problem.alignment
             stages.insert(0, (PlacementSearch.of(problem, goal, whole / self.unit, seed), goal))
+            self._take(boxes, stages[0][0])
         share = whole if target > self.goal(0) else whole * QUICK
-        with work.part(share=1.0 if share == whole else QUICK):
-            for _ in zip_longest(*(stage.tries(goal, share, rng.spawn(1)[0]) for stage, goal in stages)):
+        quick = QUICK if self.most == len(self.problem.free) else LARGEST
+        with work.part(share=1.0 if share == whole else quick):
+            for _ in _by_turns(*(stage.tries(goal, share, rng.spawn(1)[0]) for stage, goal in stages)):
                 self._take(boxes, stages[0][0])
                 if self.refuted:
                     return
@@ -256,6 +251,8 @@ class PlacementSearch:
         """
         free, turn, goal = np.sort(self.problem.free), 0, max(target, self.lowest)
         self.work = effort
+        if self.most < len(free):
+            yield from self.largest(target)
         while self.most == len(free) and self.going(target) and goal >= self.lowest:
             for way in WAYS:
                 noise = np.exp(NOISE[turn % 2] * rng.standard_normal(len(free)))
@@ -265,6 +262,31 @@ class PlacementSearch:
             self._tell()
             turn += 1
             yield
+
+    def largest(self, target: int) -> Iterator[None]:
+        """Place the largest buffers at their own load, or not far above it, in one order after another; more each time.
+
+        So what is left above them is in one piece, for the rest. Below the goal of all they would lie all over it.
+        Yields after each order.
+        """
+        for order in LARGEST_ORDERS:
+            count, reached = self.most, True
+            while reached and count < len(self.problem.free) and self.going(target):
+                count = min(GROWTH * count, len(self.problem.free))
+                affordable = STEP * count**2 <= min(self.work, RATE * work.left())
+                reached = affordable and self.stacked(count, order, target)
+            self._tell()
+            yield
+
+    def stacked(self, count: int, order: int, target: int) -> bool:
+        """Place the largest buffers at their own load, or above it by a part of what the best is above the target."""
+        ids = np.sort(self.problem.free[:count])
+        load = self.problem.height(self.problem.load(ids))
+        for part in ABOVE:
+            goal = load + int(part * (self.best.height - target))
+            if self.pack(ids, goal, (order, IN_ORDER), np.ones(count), FIRST, self.work) == SOLVED:
+                return True
+        return False
 
     def search(self, target: int, rng: np.random.Generator) -> None:
         """Search in rounds: one goal, in several orders."""
@@ -313,7 +335,7 @@ class PlacementSearch:
         status, spent, offset = pack(instance, *way, weight, nodes=len(ids) + steps, work=limit)
         self.work -= spent + CALL
         if status == IMPOSSIBLE:  # of these buffers, so of all
-            self.lowest = goal + 1
+            self.lowest = max(self.lowest, goal + 1)
         if status == SOLVED:
             self._keep(ids, offset)
         return status
@@ -326,6 +348,17 @@ class PlacementSearch:
     def result(self) -> Placement:
         """Return the lowest placement with what was proved."""
         return replace(self.best, bound=min(self.lowest, self.best.height))
+
+
+def _by_turns(*rounds: Iterator[None]) -> Iterator[None]:
+    """Go on with each in turn, until all have ended: what one finds may end the others."""
+    waiting = deque(rounds)
+    while waiting:
+        first = waiting.popleft()
+        for _ in first:
+            yield
+            waiting.append(first)
+            break
 
 
 def _within(problem: PlacementProblem, most: float) -> int:
