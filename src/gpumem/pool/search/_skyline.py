@@ -30,7 +30,7 @@ class Skylines(NamedTuple):
 
 
 @inner
-def _fits(p: PackingInstance, s: Skylines, k: int, j: int, ceiling: int) -> bool:
+def fits(p: PackingInstance, s: Skylines, k: int, j: int, ceiling: int) -> bool:
     """Whether a buffer, where it can go lowest, leaves enough for the others of its sections."""
     n, at = p.sections, s.least[k, j]
     for x in range(p.first[j], p.last[j]):
@@ -40,16 +40,21 @@ def _fits(p: PackingInstance, s: Skylines, k: int, j: int, ceiling: int) -> bool
 
 
 @inner
-def look(p: PackingInstance, s: Skylines, k: int, ceiling: int, fitting: I64, cross: I64) -> None:
-    """Count the buffers that fit into each section, at its skyline, and those that cross the boundary before it."""
-    n = p.sections
+def look(p: PackingInstance, s: Skylines, k: int, ceiling: int, fitting: I64, cross: I64) -> int:
+    """Count the buffers that fit into each section, at its skyline, and those that cross the boundary before it.
+
+    Returns over how many sections the buffers extend, together.
+    """
+    n, area = p.sections, 0
     fitting[:], cross[:] = 0, 0
     for j in s.order[k, : s.many[k]]:
+        area += p.last[j] - p.first[j]
         add(cross, p.first[j] + 1, p.last[j], 1)
-        if _fits(p, s, k, j, ceiling):
+        if fits(p, s, k, j, ceiling):
             for x in range(p.first[j], p.last[j]):
                 t = x - n if x >= n else x
                 fitting[t] += s.top[k, t] == s.least[k, j]
+    return int(area)
 
 
 @inner
@@ -98,7 +103,7 @@ def to_try(p: PackingInstance, s: Skylines, k: int, t: int, ceiling: int) -> I64
     """Return the buffers to try in a section, what gives up least first, and of these the largest area."""
     found, count = np.empty((3, s.many[k]), np.int64), 0
     for j in s.order[k, : s.many[k]]:
-        if (t - p.first[j]) % p.sections < p.last[j] - p.first[j] and _fits(p, s, k, j, ceiling):
+        if (t - p.first[j]) % p.sections < p.last[j] - p.first[j] and fits(p, s, k, j, ceiling):
             found[0, count], found[1, count] = j, _waste(p, s, k, j)
             found[2, count] = -p.size[j] * (p.last[j] - p.first[j])
             count += 1

@@ -29,8 +29,10 @@ from gpumem.pool.search._skyline import GIVE_UP, TRIES, Skylines, copy, lift, lo
 from gpumem.trace import F64, I64
 from gpumem.trace.placement import Placement
 
-LOOK = 4  # work to look at a buffer, as in a search of another kind: measured
+SECTIONS = 4  # looked at for the price of a buffer: 100 million of these a second, as in the other searches
 WIDTH, WIDER = 32, 2  # of the first beam, and how much wider the next one is where it found nothing; not tuned
+HOPELESS = 0.75  # of the buffers: where so many are left a beam some times as wide does no better. Not tuned
+PROBE = 0.25  # of the effort: what the first beam may take
 ROOM = 2**22  # entries of all states
 MOST = 2000  # buffers; not tuned
 
@@ -66,7 +68,7 @@ def _expand(
     pile, end, fitting, cross = row(p.sections), row(p.sections), row(p.sections), row(p.sections)
     seen[:] = 0
     for k in range(states):
-        look(p, s, k, ceiling, fitting, cross)
+        area = look(p, s, k, ceiling, fitting, cross)
         t = valley(s, k, fitting, cross)
         first, last, top = stretch(s, k, t, cross)
         buffers = to_try(p, s, k, t, ceiling)
@@ -77,7 +79,7 @@ def _expand(
                 first, last, top = p.first[j], p.last[j], s.least[k, j] + p.size[j]
             copy(s, k, s, scratch)
             lift(p, s, scratch, j, first, last, top)
-            spent += LOOK * s.many[k]
+            spent += s.many[k] + area // SECTIONS
             if _known(seen, s.mark[scratch]):
                 continue
             lost = loss(p, s, scratch, load, ceiling, pile, end)
@@ -91,9 +93,9 @@ def _expand(
 @jit
 def _beam(
     p: PackingInstance, s: Skylines, other: Skylines, out: Steps, seen: I64, work: int, offset: I64
-) -> tuple[bool, int]:
+) -> tuple[int, int]:
     """Search; see `beam`."""
-    width, states, ceiling, spent = len(s.many) - 1, 1, 0, 0
+    width, states, ceiling, spent, fewest = len(s.many) - 1, 1, 0, 0, len(p.size)
     load = s.left[0].copy()
     for j in range(len(p.size)):
         ceiling = max(ceiling, p.ceiling[j])
@@ -106,17 +108,18 @@ def _beam(
             step = best[to]
             copy(s, out.state[step], other, to)
             lift(p, other, to, out.buffer[step], out.first[step], out.last[step], out.top[step])
-            if other.many[to] == 0:
+            fewest = min(fewest, other.many[to])
+            if fewest == 0:
                 offset[:] = other.offset[to]
-                return True, spent
+                return 0, spent
         s, other = other, s
-    return False, spent
+    return fewest, spent
 
 
-def beam(p: PackingInstance, width: int, work: int) -> tuple[bool, int, I64]:
-    """Look for offsets below the ceilings with a beam of that width; return whether there are, the work, the offsets.
+def beam(p: PackingInstance, width: int, work: int) -> tuple[int, int, I64]:
+    """Look for offsets below the ceilings; return how many buffers no state could place, the work, the offsets.
 
-    Gives up when about `work` buffers were looked at. Deterministic. Memory O(width (B + sections)). Obstacles are
+    Of the buffers one at least; where all are placed the offsets are right. Gives up when about `work` buffers were looked at. Deterministic. Memory O(width (B + sections)). Obstacles are
     not for a skyline: there must be none.
     """
     count, n = len(p.size), p.sections
@@ -138,8 +141,8 @@ def beam(p: PackingInstance, width: int, work: int) -> tuple[bool, int, I64]:
     columns = np.zeros((5, rows), np.int64)
     steps = Steps(columns[0], columns[1], columns[2], columns[3], columns[4], np.zeros(rows))
     offset = np.zeros(count, np.int64)
-    done, spent = _beam(p, s, states[1], steps, np.zeros(2 * rows + 1, np.int64), work, offset)
-    return done, spent, offset
+    left, spent = _beam(p, s, states[1], steps, np.zeros(2 * rows + 1, np.int64), work, offset)
+    return left, spent, offset
 
 
 @dataclass(slots=True)
@@ -158,9 +161,11 @@ class BeamWalk:
             p = self.problem.instance(ids, (self.target + self.best.height - 1) // 2)
             if width * (3 * len(ids) + 2 * p.sections) > ROOM:
                 break
-            done, spent, offset = beam(p, width, effort - self.work)
+            left, spent, offset = beam(p, width, int(effort * PROBE) if width == WIDTH else effort - self.work)
             self.work += spent
-            if done:
+            if left > HOPELESS * len(ids):
+                break
+            if not left:
                 placed = self.problem.complete(ids, offset, smallest=True)
                 self.best = min(self.best, placed, key=lambda p: p.height)
             else:
