@@ -18,7 +18,7 @@ from gpumem import check
 from gpumem.base import work
 from gpumem.io import bundled, read
 from gpumem.pool import best_fit, first_fit, greedy, search
-from gpumem.pool.search import _problem, planner
+from gpumem.pool.search import _descents, _problem, planner
 from gpumem.pool.search._parts import LENGTH_AREA
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.simulator.machine import Machine
@@ -93,13 +93,13 @@ def test_the_largest_at_their_own_load_leave_room_for_the_rest(seed: int, monkey
     placed = search(trace, alignment=1, effort=LITTLE)
     check.placement(trace, placed)
     assert placed.height == trace.peak_load
-    monkeypatch.setattr(planner, "LARGEST_ORDERS", ())
+    monkeypatch.setattr(_descents, "LARGEST_ORDERS", ())
     assert search(trace, alignment=1, effort=LITTLE).height > trace.peak_load
 
 
 def test_the_largest_lie_below_their_own_load() -> None:
     trace = uneven(0, 60, 80)
-    state = planner.PlacementSearch.of(PlacementProblem.of(trace, 1), 0, 1.0, 0)
+    state = planner.Descents.of(PlacementProblem.of(trace, 1), 0, 1.0, 0)
     state.best = replace(state.best, height=2 * trace.peak_load)  # so that what is found is kept
     assert state.stacked(20, LENGTH_AREA, trace.peak_load)
     large = state.problem.free[:20]
@@ -217,11 +217,11 @@ def test_the_published_capacity_needs_no_luck(path: Path) -> None:
 
 def test_tries_are_the_same_with_and_without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
     """The suite runs both ways: both find what is written here, after some rounds."""
-    monkeypatch.setattr(planner, "FIRST", 1)
+    monkeypatch.setattr(_descents, "FIRST", 1)
     rng = np.random.default_rng(72)
     start = rng.integers(0, 20, 24)
     trace = Trace.from_lifetimes(rng.integers(1, 40, 24), start, start + rng.integers(1, 12, 24), n=20)
-    state = planner.PlacementSearch.of(PlacementProblem.of(trace, 1), 0, 0.1, 0)
+    state = planner.Descents.of(PlacementProblem.of(trace, 1), 0, 0.1, 0)
     assert state.best.height == 174
     assert sum(1 for _ in state.tries(state.lowest, 1e7, np.random.default_rng([0, 1]))) == 2
     assert (state.best.height, state.lowest) == (150, 150)
@@ -243,8 +243,8 @@ def test_rectangles_are_put_together_again(pieces: int, seed: int) -> None:
 def test_a_target_has_time_and_no_target_an_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, seconds = crowd(2, 60, 40), list[float]()
     monkeypatch.setattr(planner, "CAPACITY", 0.3)
-    monkeypatch.setattr(planner.PlacementSearch, "tries", lambda self, *_: seconds.append(work.left()) or iter(()))
-    monkeypatch.setattr(planner.PlacementSearch, "rest", lambda *_: None)
+    monkeypatch.setattr(planner.Descents, "tries", lambda self, *_: seconds.append(work.left()) or iter(()))
+    monkeypatch.setattr(planner, "_rest", lambda *_: None)
     load = trace.peak_load
     for options in ({}, {"target": load}, {"target": load, "effort": LITTLE}, {"target": load - 1}):
         search(trace, alignment=1, **options)  # type: ignore[arg-type]

@@ -29,6 +29,16 @@ class Skylines(NamedTuple):
     mark: I64  # a hash of skyline and what is placed
 
 
+class Goal(NamedTuple):
+    """What all states have in common, and room to work in."""
+
+    load: I64  # by section
+    ceiling: int  # the highest of all
+    pile: I64  # scratch, by section
+    end: I64
+    seen: I64  # hashes of the states that a round came to
+
+
 @inner
 def fits(p: PackingInstance, s: Skylines, k: int, j: int, ceiling: int) -> bool:
     """Whether a buffer, where it can go lowest, leaves enough for the others of its sections."""
@@ -99,11 +109,11 @@ def _waste(p: PackingInstance, s: Skylines, k: int, j: int) -> int:
 
 
 @inner
-def to_try(p: PackingInstance, s: Skylines, k: int, t: int, ceiling: int) -> I64:
-    """Return the buffers to try in a section, what gives up least first, and of these the largest area."""
+def to_try(p: PackingInstance, s: Skylines, k: int, first: int, last: int, ceiling: int) -> I64:
+    """Return the buffers to try in an arc, what gives up least first, and of these the largest area."""
     found, count = np.empty((3, s.many[k]), np.int64), 0
     for j in s.order[k, : s.many[k]]:
-        if (t - p.first[j]) % p.sections < p.last[j] - p.first[j] and fits(p, s, k, j, ceiling):
+        if meet(first, last, p.first[j], p.last[j], p.sections) and fits(p, s, k, j, ceiling):
             found[0, count], found[1, count] = j, _waste(p, s, k, j)
             found[2, count] = -p.size[j] * (p.last[j] - p.first[j])
             count += 1
@@ -163,9 +173,9 @@ def lift(p: PackingInstance, s: Skylines, k: int, j: int, first: int, last: int,
 
 
 @inner
-def loss(p: PackingInstance, s: Skylines, k: int, load: I64, ceiling: int, pile: I64, end: I64) -> float:
+def loss(p: PackingInstance, s: Skylines, k: int, goal: Goal) -> float:
     """Return what the sections must lose, in parts of the ceiling, each to the power; -1 where something cannot fit."""
-    n = p.sections
+    n, pile, end = p.sections, goal.pile, goal.end
     pile[:], end[:] = 0, s.top[k]
     for j in s.order[k, : s.many[k]]:
         at, size = s.least[k, j], p.size[j]
@@ -175,12 +185,18 @@ def loss(p: PackingInstance, s: Skylines, k: int, load: I64, ceiling: int, pile:
             t = x - n if x >= n else x
             pile[t] += size
             end[t] = max(end[t], at + pile[t])
-    loss = 0.0
+    found = 0.0
     for t in range(n):
-        if end[t] > ceiling:
+        if end[t] > goal.ceiling:
             return -1.0
-        loss += (max(end[t] - load[t], 0) / ceiling) ** POWER
-    return loss
+        found += (max(end[t] - goal.load[t], 0) / goal.ceiling) ** POWER
+    return found
+
+
+@inner
+def rest(p: PackingInstance, s: Skylines, k: int, j: int) -> tuple[int, int, int]:
+    """Return the arc of a buffer, and where it ends if it rests on the skyline."""
+    return p.first[j], p.last[j], s.least[k, j] + p.size[j]
 
 
 @inner

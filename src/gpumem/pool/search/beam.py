@@ -25,7 +25,21 @@ from gpumem.base import work
 from gpumem.base.jit import inner, jit
 from gpumem.pool.search._packing import FAR, PackingInstance
 from gpumem.pool.search._problem import PlacementProblem
-from gpumem.pool.search._skyline import GIVE_UP, TRIES, Skylines, copy, lift, look, loss, row, stretch, to_try, valley
+from gpumem.pool.search._skyline import (
+    GIVE_UP,
+    TRIES,
+    Goal,
+    Skylines,
+    copy,
+    lift,
+    look,
+    loss,
+    rest,
+    row,
+    stretch,
+    to_try,
+    valley,
+)
 from gpumem.trace import F64, I64
 from gpumem.trace.placement import Placement
 
@@ -37,7 +51,7 @@ ROOM = 2**22  # entries of all states
 MOST = 2000  # buffers; not tuned
 
 
-class Steps(NamedTuple):
+class BeamSteps(NamedTuple):
     """A row for each step that is possible."""
 
     state: I64
@@ -60,47 +74,51 @@ def _known(seen: I64, mark: int) -> bool:
 
 
 @inner
-def _expand(
-    p: PackingInstance, s: Skylines, states: int, load: I64, ceiling: int, out: Steps, seen: I64
-) -> tuple[int, int]:
+def _try(
+    p: PackingInstance, s: Skylines, k: int, j: int, arc: tuple[int, int, int], goal: Goal, out: BeamSteps, found: int
+) -> int:
+    """List a step, if it leads to another state where all can still fit; return how many are listed."""
+    scratch, (first, last, top) = len(s.many) - 1, arc
+    copy(s, k, s, scratch)
+    lift(p, s, scratch, j, first, last, top)
+    if _known(goal.seen, s.mark[scratch]):
+        return found
+    lost = loss(p, s, scratch, goal)
+    if lost < 0:
+        return found
+    out.state[found], out.buffer[found], out.first[found], out.last[found] = k, j, first, last
+    out.top[found], out.loss[found] = top, lost
+    return found + 1
+
+
+@inner
+def _expand(p: PackingInstance, s: Skylines, states: int, goal: Goal, out: BeamSteps) -> tuple[int, int]:
     """List the steps of the states; return how many, and the work. The row behind all states is scratch."""
-    scratch, found, spent = len(s.many) - 1, 0, 0
-    pile, end, fitting, cross = row(p.sections), row(p.sections), row(p.sections), row(p.sections)
-    seen[:] = 0
+    found, spent, fitting, cross = 0, 0, row(p.sections), row(p.sections)
+    goal.seen[:] = 0
     for k in range(states):
-        area = look(p, s, k, ceiling, fitting, cross)
+        area = look(p, s, k, goal.ceiling, fitting, cross)
         t = valley(s, k, fitting, cross)
-        first, last, top = stretch(s, k, t, cross)
-        buffers = to_try(p, s, k, t, ceiling)
-        for at in range(-1 if top < FAR else 0, len(buffers)):
-            j = GIVE_UP
-            if at >= 0:
-                j = buffers[at]
-                first, last, top = p.first[j], p.last[j], s.least[k, j] + p.size[j]
-            copy(s, k, s, scratch)
-            lift(p, s, scratch, j, first, last, top)
-            spent += s.many[k] + area // SECTIONS
-            if _known(seen, s.mark[scratch]):
-                continue
-            lost = loss(p, s, scratch, load, ceiling, pile, end)
-            if lost >= 0:
-                out.state[found], out.buffer[found], out.first[found], out.last[found] = k, j, first, last
-                out.top[found], out.loss[found] = top, lost
-                found += 1
+        arc, before, tried = stretch(s, k, t, cross), found, 0
+        if arc[2] < FAR:
+            found = _try(p, s, k, GIVE_UP, arc, goal, out, found)
+        for j in to_try(p, s, k, t, t + 1, goal.ceiling):
+            found, tried = _try(p, s, k, j, rest(p, s, k, j), goal, out, found), tried + 1
+        if found == before and arc[2] == FAR:  # no wall: what lies over `t` waits for something that it rests on
+            for j in to_try(p, s, k, arc[0], arc[1], goal.ceiling):
+                found, tried = _try(p, s, k, j, rest(p, s, k, j), goal, out, found), tried + 1
+        spent += (tried + 1) * (s.many[k] + area // SECTIONS)
     return found, spent
 
 
 @jit
 def _beam(
-    p: PackingInstance, s: Skylines, other: Skylines, out: Steps, seen: I64, work: int, offset: I64
+    p: PackingInstance, s: Skylines, other: Skylines, goal: Goal, out: BeamSteps, work: int, offset: I64
 ) -> tuple[int, int]:
     """Search; see `beam`."""
-    width, states, ceiling, spent, fewest = len(s.many) - 1, 1, 0, 0, len(p.size)
-    load = s.left[0].copy()
-    for j in range(len(p.size)):
-        ceiling = max(ceiling, p.ceiling[j])
+    width, states, spent, fewest = len(s.many) - 1, 1, 0, len(p.size)
     while states and spent <= work:
-        found, more = _expand(p, s, states, load, ceiling, out, seen)
+        found, more = _expand(p, s, states, goal, out)
         spent += more
         best = np.argsort(out.loss[:found], kind="mergesort")[:width]
         states = len(best)
@@ -117,16 +135,17 @@ def _beam(
 
 
 def beam(p: PackingInstance, width: int, work: int) -> tuple[int, int, I64]:
-    """Look for offsets below the ceilings; return how many buffers no state could place, the work, the offsets.
+    """Look for offsets below the ceilings; return how many buffers were left, the work, the offsets.
 
-    Of the buffers one at least; where all are placed the offsets are right. Gives up when about `work` buffers were looked at. Deterministic. Memory O(width (B + sections)). Obstacles are
-    not for a skyline: there must be none.
+    Left are what the state that came furthest could not place; if that is 0 the offsets are right. Gives up when about
+    `work` buffers were looked at. Deterministic. Memory O(width (B + sections)). Obstacles are not for a skyline: there
+    must be none.
     """
     count, n = len(p.size), p.sections
-    left = np.zeros(n, np.int64)
+    load = np.zeros(n, np.int64)
     for first, last, size in zip(p.first.tolist(), p.last.tolist(), p.size.tolist()):
-        left[first : min(last, n)] += size
-        left[: max(last - n, 0)] += size
+        load[first : min(last, n)] += size
+        load[: max(last - n, 0)] += size
     states = [
         Skylines(
             *np.zeros((2, width + 1, n), np.int64),
@@ -136,12 +155,14 @@ def beam(p: PackingInstance, width: int, work: int) -> tuple[int, int, I64]:
         for _ in range(2)
     ]
     s = states[0]
-    s.left[0], s.order[0], s.many[0] = left, np.arange(count), count
-    rows = width * (TRIES + 1)
+    s.left[0], s.order[0], s.many[0] = load, np.arange(count), count
+    rows, offset = width * (TRIES + 1), np.zeros(count, np.int64)
     columns = np.zeros((5, rows), np.int64)
-    steps = Steps(columns[0], columns[1], columns[2], columns[3], columns[4], np.zeros(rows))
-    offset = np.zeros(count, np.int64)
-    left, spent = _beam(p, s, states[1], steps, np.zeros(2 * rows + 1, np.int64), work, offset)
+    steps = BeamSteps(columns[0], columns[1], columns[2], columns[3], columns[4], np.zeros(rows))
+    goal = Goal(
+        load, int(p.ceiling.max(initial=1)), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(2 * rows, np.int64)
+    )
+    left, spent = _beam(p, s, states[1], goal, steps, work, offset)
     return left, spent, offset
 
 

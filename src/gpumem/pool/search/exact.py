@@ -9,9 +9,10 @@ import numpy as np
 from gpumem.base import work
 from gpumem.base.arguments import strict
 from gpumem.pool.search._depth_first import IN_ORDER, SOLVED
+from gpumem.pool.search._descents import Descents
 from gpumem.pool.search._parts import FULL_AREA_LENGTH
 from gpumem.pool.search._problem import PlacementProblem
-from gpumem.pool.search.planner import PlacementSearch
+from gpumem.pool.search.planner import run
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
@@ -50,8 +51,8 @@ def exact(
     >>> trace.peak_load, placed.height, placed.bound, placed.optimal
     (4, 4, 4, True)
     """
-    state = PlacementSearch.of(PlacementProblem.of(trace, alignment, fixed), 0, effort, seed)
-    state.run(state.goal(0), seed)
+    state = Descents.of(PlacementProblem.of(trace, alignment, fixed), 0, effort, seed)
+    run(state, state.goal(0), seed)
     state.work = share = effort * state.unit
     goal = state.best.height - 1
     while state.best.height > state.lowest and state.work > 0 and not work.over():
@@ -67,7 +68,7 @@ def exact(
     return state.result()
 
 
-def _refute(state: PlacementSearch, goal: int, share: float) -> None:
+def _refute(state: Descents, goal: int, share: float) -> None:
     """Find a placement no higher than `goal`, or prove that there is none, or give up."""
     free = state.problem.free
     for part in SUBSETS:

@@ -1,83 +1,44 @@
-"""Better than greedy: an exact search for the large buffers, for one height after another, and greedy for the rest.
+"""Better than greedy: searches for one height after another, and greedy for what they leave.
 
 Greedy placements end far above the peak load where buffers are many and alike in size; most traces as recorded are
-easy. So the greedy ones come first. What they leave is searched by `_depth_first.pack`: is there a placement no
-higher than a goal? At first at the target itself, with many short tries, each in another order, of all buffers and
-of the boxes that they make up (`glue`): no single order has to be lucky. Where all are too many for that, of the
-largest at their own load, which leaves the room above these in one piece for the rest. Then for higher goals and for
-fewer buffers: small ones fit into what large ones leave, so those are searched first::
+easy. So the greedy ones come first. Depth-first searches (`_descents`) look for the target itself, of all buffers and
+of the boxes that these make up (`glue`) by turns; then, with what is left, one after the other,
 
-    >= 0.2 %  of the peak load by search, the rest by best fit or first fit
-    some      of the largest area, which is size times lifetime, likewise
-    all       by search, where a height is reached but what was left to greedy sticks out
-
-Then comes a local search that ejects (`ejection`), for loads that are near the peak for long. What remains of the
-effort goes into annealing over orders, which finds something else where the load is uneven.
+    beams       where the load is near its peak for long, and all is one puzzle (`beam`)
+    descents    for higher goals, of fewer buffers
+    ejection    where a trace was rewritten (`ejection`)
+    annealing   over orders, which finds something else where the load is uneven (`annealing`)
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.pool.search._depth_first import FEWEST, IMPOSSIBLE, IN_ORDER, LEVEL, SOLVED, pack
+from gpumem.pool.search._descents import RATE, Descents
 from gpumem.pool.search._packing import FAR
-from gpumem.pool.search._parts import AREA, END, FULL_AREA_LENGTH, FULL_LENGTH_AREA, LENGTH_AREA, START
-from gpumem.pool.search._problem import REST, PlacementProblem
+from gpumem.pool.search._problem import PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
 from gpumem.pool.search.beam import BeamWalk
 from gpumem.pool.search.ejection import EjectionWalk
 from gpumem.pool.search.glue import Boxes
-from gpumem.pool.search.greedy import lowest, placements
-from gpumem.trace import F64, I64, Trace
+from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
 ANNEALING = 0.3  # of the effort
 EJECTION, FEW = 3.0, 50  # times the effort, on top of it; buffers that the depth-first search settles without
-CALL = 20_000  # what a search costs that ends at once
-GAP = 0.00001  # over the lower bound: what is not worth a search
-RATE = 100_000_000  # of these that are done in a second, if not more
-FAST = 10  # times that rate: what nothing exceeds, so that the clock ends what looks at it
-UNIT = 600_000_000  # buffers and sections looked at with an effort of 1,
-SMALL, LEAST = 2000, 20_000_000  # or that times the cube of the buffers, if that is less, and at least that
-ORDERS_OF_PARTS = (END, START, FULL_LENGTH_AREA, FULL_AREA_LENGTH, LENGTH_AREA, AREA)
-WAYS = tuple((order, how) for how in (LEVEL, FEWEST, IN_ORDER) for order in ORDERS_OF_PARTS)
-FEW_WAYS = (  # of the rounds: each order once; not tuned
-    (AREA, IN_ORDER),
-    (FULL_LENGTH_AREA, IN_ORDER),
-    (FULL_AREA_LENGTH, FEWEST),
-    (LENGTH_AREA, FEWEST),
-    (START, LEVEL),
-    (END, IN_ORDER),
-)
-NOISE = (0.0, 0.1, 0.1, 0.5)  # of the order, in rounds that take turns
-STEPS, MORE = 500, 1.1  # steps of the first round beside one a buffer, and how many more in each further one
-GOALS = (0.0, 0.0, 0.5, 0.0, 0.25, 0.0, 0.75)  # of the way from the target to the best height, in turns
-LARGE = 0.002  # of the peak load
-POWERS = (1.0, 2.0, 0.0, 0.5)  # of the lifetime, for the area
-COUNTS = (200, 100, 400, 50, 800)  # buffers of the largest area
-MOST_ORDERS = 50_000  # buffers up to which all greedy orders are tried, without seconds; each takes a second then
+FAST = 10  # times the rate: what nothing exceeds, so that the clock ends what looks at it
 BEAMS = 0.3  # of the seconds, or of the effort, on top of it
 SEARCHING, EJECTING = 0.3, 0.7  # of the seconds of boxes or buffers; of what is left then
-GREEDY = 0.3  # of the seconds, where a second of the greedy orders is not enough
 CAPACITY = 30.0  # seconds for a target, where none are given
 ENDLESS = 1e9  # efforts: the seconds end it
 GLUED = 0.9  # of the buffers: where boxes are hardly fewer, nothing is gained by them
 QUICK = 0.25  # of the effort, on top of it: what the tries at the target may take where no target is given
-FIRST, GROWTH = 1000, 2  # steps that a try of the first round may take beside one a buffer, how many more in each other
-SHARE = 8  # of the effort, the part that one way down may take
-STEP = 2.5  # a way down through so many buffers takes about so much times their square
 LARGEST = 0.5  # of the seconds, where one way down cannot take in all: then those tries are of the largest buffers
-ABOVE = (0.0, 0.5)  # of what the best is above the target: goals of the largest buffers
-LARGEST_ORDERS = (LENGTH_AREA, FULL_LENGTH_AREA, AREA, FULL_AREA_LENGTH, START, END)
 
 
 @strict
@@ -103,7 +64,7 @@ def search(
         Bytes of height at which the search stops, as it does where it has shown that no placement is so low. It always
         stops within 0.001 % of the peak load.
     effort : float, optional
-        Work to spend at most; 1 takes 2 to 8 s, less on small instances, and 0 is greedy. Left out, it is 1, or
+        Work to spend at most; 1 takes 2 to 12 s, less on small instances, and 0 is greedy. Left out, it is 1, or
         where there are seconds, or a target that is not below the peak load, as much as these last.
     seconds : float, optional
         The whole time; see `gpumem.pool`. Left out, 30 where there is such a target and no effort.
@@ -136,218 +97,74 @@ def search(
     with work.within(CAPACITY if open_ and effort is None and not work.hurried() else None):
         if effort is None:
             effort = ENDLESS if work.hurried() else 1.0
-        state = PlacementSearch.of(problem, target or 0, effort, seed)
+        state = Descents.of(problem, target or 0, effort, seed)
         state.asked = target if target is not None and open_ else FAR
-        state.run(state.goal(target or 0), seed)
+        run(state, state.goal(target or 0), seed)
         return state.result()
 
 
-@dataclass(slots=True)
-class PlacementSearch:
-    """The lowest placement so far, and what no placement goes below."""
-
-    problem: PlacementProblem
-    best: Placement
-    work: float
-    lowest: int = field(init=False)
-    most: int = field(init=False)
-    unit: int = UNIT
-    asked: int = FAR  # a height that is not worth less: shown to be out of reach, it ends the search
-
-    def __post_init__(self) -> None:
-        self.lowest = self.problem.lowest
-        most = min(self.work, RATE * work.left())
-        self.most = _within(self.problem, most / SHARE) if self.best.height > self.lowest else 0
-
-    @classmethod
-    def of(cls, problem: PlacementProblem, target: int, effort: float, seed: int) -> PlacementSearch:
-        """Start with the greedy placements."""
-        for name, value in (("target", target), ("effort", effort), ("seed", seed)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name}: {value} is not a finite number >= 0")
-        every = work.hurried() or len(problem.free) <= MOST_ORDERS
-        with work.part(share=GREEDY):
-            best = lowest(placements(problem, None if every else ["size"]), max(target, problem.lowest))
-        unit = min(UNIT, max(LEAST, SMALL * len(problem.free) ** 3))
-        return cls(problem, best, effort * unit, unit=unit)
-
-    def _levels(self, turn: int) -> Iterator[I64]:
-        """Yield buffers to search for: those of the largest size, of the largest area, and all there is time for."""
-        b, free = self.problem.trace.buffers, self.problem.free[: self.most]
-        large = int(np.count_nonzero(b.size[free] >= LARGE * self.problem.trace.peak_load))
-        if 0 < large < 0.8 * len(free):
-            yield np.arange(large)
-        weight = b.size[free] * (b.end - b.start)[free].astype(np.float64) ** POWERS[turn % len(POWERS)]
-        some = COUNTS[turn % len(COUNTS)]
-        if len(free) >= 1.2 * some:
-            yield np.sort(np.argsort(-weight, kind="stable")[:some])
-        yield np.arange(len(free))
-
-    def goal(self, target: int) -> int:
-        """Return the height at which the search stops: the target, or as low as is worth a search."""
-        return max(target, int(self.lowest * (1 + GAP)))
-
-    def run(self, target: int, seed: int) -> None:
-        """Try the target, with boxes and with buffers by turns; then search on with boxes, and then with buffers."""
-        rng, whole = np.random.default_rng(seed), self.work
-        boxes = self._boxes()
-        stages = [(self, target)]
-        if boxes is not None:
-            problem = PlacementProblem.of(boxes.trace, 1)
-            goal = (target - self.problem.base) // self.problem.alignment
-            stages.insert(0, (PlacementSearch.of(problem, goal, whole / self.unit, seed), goal))
-            self._take(boxes, stages[0][0])
-        share = whole if target > self.goal(0) else whole * QUICK
-        quick = QUICK if self.most == len(self.problem.free) else LARGEST
-        with work.part(share=1.0 if share == whole else quick):
-            for _ in _by_turns(*(stage.tries(goal, share, rng.spawn(1)[0]) for stage, goal in stages)):
-                self._take(boxes, stages[0][0])
-                if self.refuted:
-                    return
-        for k, (stage, goal) in enumerate(stages):
-            self.work = stage.work = whole
-            if self.going(target):
-                with work.part(share=1 / (len(stages) - k)):
-                    stage.rest(goal, rng)
-                self._take(boxes, stages[0][0])
-
-    def _boxes(self) -> Boxes | None:
-        """Return the boxes that the free buffers make up, if that is worth anything."""
-        if not self.most or len(self.problem.fixed):
-            return None
-        boxes = self.problem.boxes()
-        return boxes if 0 < len(boxes.trace.buffers) <= GLUED * len(self.problem.free) else None
-
-    def _take(self, boxes: Boxes | None, boxed: PlacementSearch) -> None:
-        """Keep what was found with boxes, if it is lower."""
-        if boxes is not None and self.problem.height(boxed.best.height * self.problem.alignment) < self.best.height:
-            self._keep(self.problem.free, boxes.offset(boxed.best.offset))
-
-    def rest(self, target: int, rng: np.random.Generator) -> None:
-        """Search, eject, then anneal, until the target is reached or nothing is left to spend."""
-        whole, keep = self.work, 0 if len(self.problem.fixed) else self.work * ANNEALING
-        self.work -= keep
-        if keep and self.going(target):
-            with work.part(share=BEAMS):
-                beams = BeamWalk(self.problem, self.best, max(target, self.lowest))
-                self.best = beams.run(int(min(whole * BEAMS, FAST * RATE * work.left())))
-        with work.part(share=SEARCHING):
-            self.search(target, rng)
-        self.work += keep
-        if self.going(target) and len(self.problem.free) > FEW:
-            with work.part(share=EJECTING):
-                most, own = min(whole * EJECTION, FAST * RATE * work.left()), rng.spawn(1)[0]
-                walk = EjectionWalk(self.problem, self.best, max(target, self.lowest), own)
-                self.best = walk.run(int(most))
-        if keep and self.going(target):
-            orders = OrderWalk(self.problem, self.best, max(target, self.lowest), rng)
-            self.best = orders.run(int(min(self.work, FAST * RATE * work.left())))
-            self.work -= orders.work
-
-    def tries(self, target: int, effort: float, rng: np.random.Generator) -> Iterator[None]:
-        """Look for a placement of all buffers at the target, in one order after another, more steps each round.
-
-        Yields after each round.
-        """
-        free, turn, goal = np.sort(self.problem.free), 0, max(target, self.lowest)
-        self.work = effort
-        if self.most < len(free):
-            yield from self.largest(target)
-        while self.most == len(free) and self.going(target) and goal >= self.lowest:
-            for way in WAYS:
-                noise = np.exp(NOISE[turn % 2] * rng.standard_normal(len(free)))
-                self.pack(free, goal, way, noise, FIRST * GROWTH ** min(turn, 40), self.work)
-                if not self.going(target) or goal < self.lowest:
-                    break
-            self._tell()
-            turn += 1
-            yield
-
-    def largest(self, target: int) -> Iterator[None]:
-        """Place the largest buffers at their own load, or not far above it, in one order after another; more each time.
-
-        So what is left above them is in one piece, for the rest. Below the goal of all they would lie all over it.
-        Yields after each order.
-        """
-        for order in LARGEST_ORDERS:
-            count, reached = self.most, True
-            while reached and count < len(self.problem.free) and self.going(target):
-                count = min(GROWTH * count, len(self.problem.free))
-                affordable = STEP * count**2 <= min(self.work, RATE * work.left())
-                reached = affordable and self.stacked(count, order, target)
-            self._tell()
-            yield
-
-    def stacked(self, count: int, order: int, target: int) -> bool:
-        """Place the largest buffers at their own load, or above it by a part of what the best is above the target."""
-        ids = np.sort(self.problem.free[:count])
-        load = self.problem.height(self.problem.load(ids))
-        for part in ABOVE:
-            goal = load + int(part * (self.best.height - target))
-            if self.pack(ids, goal, (order, IN_ORDER), np.ones(count), FIRST, self.work) == SOLVED:
-                return True
-        return False
-
-    def search(self, target: int, rng: np.random.Generator) -> None:
-        """Search in rounds: one goal, in several orders."""
-        turn = 0
-        while self.going(target):
-            goal = max(target, self.lowest)
-            goal += int(GOALS[turn % len(GOALS)] * (self.best.height - goal))
-            steps = int(STEPS * MORE ** min(turn, 100))
-            for k, way in enumerate(FEW_WAYS):
-                noise = NOISE[turn % len(NOISE)] if turn < len(NOISE) else NOISE[1 + turn % 3]
-                draws = np.exp(noise * rng.standard_normal(len(self.problem.free)))
-                self.attempt(goal, steps, turn * len(FEW_WAYS) + k, way, draws)
-                if self.best.height <= goal or goal < self.lowest or not self.going(target):
-                    break
-            self._tell()
-            turn = turn - turn % len(GOALS) if self.best.height <= goal and turn % len(GOALS) else turn + 1
-
-    def _tell(self) -> None:
-        work.tell(f"{self.best.height / max(self.lowest, 1):.4f} of the lower bound")
-
-    def going(self, target: int) -> bool:
-        """Whether there is something left to find and to spend."""
-        left = self.best.height > max(target, self.lowest) and not self.refuted
-        return self.most > 0 and left and self.work > 0 and not work.over()
-
-    @property
-    def refuted(self) -> bool:
-        """Whether no placement has the height that was asked for."""
-        return self.lowest > self.asked
-
-    def attempt(self, goal: int, steps: int, turn: int, way: tuple[int, int], noise: F64) -> None:
-        """Look for a placement no higher than `goal`, of some buffers and then of more."""
-        reached = True
-        for level, places in enumerate(self._levels(turn)):
-            if len(places) == self.most and not reached:
-                return  # not even fewer
-            ids = np.sort(self.problem.free[places])  # equals go by position
-            status = self.pack(ids, goal, way, noise[places], steps, self.work)
-            if status == IMPOSSIBLE or self.best.height <= goal:
+def run(state: Descents, target: int, seed: int) -> None:
+    """Try the target, with boxes and with buffers by turns; then search on with boxes, and then with buffers."""
+    rng, whole = np.random.default_rng(seed), state.work
+    boxes = _boxes(state.problem) if state.most else None
+    stages = [(state, target)]
+    if boxes is not None:
+        problem = PlacementProblem.of(boxes.trace, 1)
+        goal = (target - state.problem.base) // state.problem.alignment
+        stages.insert(0, (Descents.of(problem, goal, whole / state.unit, seed), goal))
+        _take(state, boxes, stages[0][0])
+    share = whole if target > state.goal(0) else whole * QUICK
+    quick = QUICK if state.most == len(state.problem.free) else LARGEST
+    with work.part(share=1.0 if share == whole else quick):
+        for _ in _by_turns(*(stage.tries(goal, share, rng.spawn(1)[0]) for stage, goal in stages)):
+            _take(state, boxes, stages[0][0])
+            if state.refuted:
                 return
-            reached = status == SOLVED or (reached and level > 0)
+    for k, (stage, goal) in enumerate(stages):
+        state.work = stage.work = whole
+        if state.going(target):
+            with work.part(share=1 / (len(stages) - k)):
+                _rest(stage, goal, rng)
+            _take(state, boxes, stages[0][0])
 
-    def pack(self, ids: I64, goal: int, way: tuple[int, int], weight: F64, steps: int, most: float) -> int:
-        """Search for some buffers below `goal`; keep what that proves, or the placement around them if it is lower."""
-        limit, instance = int(min(most, RATE * work.left(), 2**62)), self.problem.instance(ids, goal)
-        status, spent, offset = pack(instance, *way, weight, nodes=len(ids) + steps, work=limit)
-        self.work -= spent + CALL
-        if status == IMPOSSIBLE:  # of these buffers, so of all
-            self.lowest = max(self.lowest, goal + 1)
-        if status == SOLVED:
-            self._keep(ids, offset)
-        return status
 
-    def _keep(self, ids: I64, offset: I64) -> None:
-        """Place the rest around some buffers; keep that if it is lower than the best so far."""
-        self.best = min(self.best, self.problem.around(ids, offset), key=lambda p: p.height)
-        self.work -= REST * (len(self.problem.free) - len(ids))
+def _boxes(problem: PlacementProblem) -> Boxes | None:
+    """Return the boxes that the free buffers make up, if that is worth anything."""
+    if len(problem.fixed):
+        return None
+    boxes = problem.boxes()
+    return boxes if 0 < len(boxes.trace.buffers) <= GLUED * len(problem.free) else None
 
-    def result(self) -> Placement:
-        """Return the lowest placement with what was proved."""
-        return replace(self.best, bound=min(self.lowest, self.best.height))
+
+def _take(state: Descents, boxes: Boxes | None, boxed: Descents) -> None:
+    """Keep what was found with boxes, if it is lower."""
+    if boxes is not None and state.problem.height(boxed.best.height * state.problem.alignment) < state.best.height:
+        state.keep(state.problem.free, boxes.offset(boxed.best.offset))
+
+
+def _rest(state: Descents, target: int, rng: np.random.Generator) -> None:
+    """Go through beams, descents, ejection, annealing until the target is reached or nothing is left to spend."""
+    problem, whole = state.problem, state.work
+    keep = 0 if len(problem.fixed) else whole * ANNEALING
+    if keep and state.going(target):
+        with work.part(share=BEAMS):
+            state.best = BeamWalk(problem, state.best, max(target, state.lowest)).run(_most(whole * BEAMS))
+    state.work = whole - keep
+    with work.part(share=SEARCHING):
+        state.rounds(target, rng)
+    if state.going(target) and len(problem.free) > FEW:
+        with work.part(share=EJECTING):
+            walk = EjectionWalk(problem, state.best, max(target, state.lowest), rng.spawn(1)[0])
+            state.best = walk.run(_most(whole * EJECTION))
+    state.work += keep
+    if keep and state.going(target):
+        orders = OrderWalk(problem, state.best, max(target, state.lowest), rng)
+        state.best = orders.run(_most(state.work))
+
+
+def _most(effort: float) -> int:
+    """Return the effort, or what cannot be exceeded within the time that is left."""
+    return int(min(effort, FAST * RATE * work.left()))
 
 
 def _by_turns(*rounds: Iterator[None]) -> Iterator[None]:
@@ -359,16 +176,3 @@ def _by_turns(*rounds: Iterator[None]) -> Iterator[None]:
             yield
             waiting.append(first)
             break
-
-
-def _within(problem: PlacementProblem, most: float) -> int:
-    """Return how many of the largest free buffers one way down can take in."""
-    return bisect_right(range(1, len(problem.free) + 1), most, key=lambda count: _way_down(problem, count))
-
-
-def _way_down(problem: PlacementProblem, count: int) -> float:
-    """Return about what it takes to place that many of the largest buffers without failing."""
-    b, n, ids = problem.trace.buffers, problem.trace.n, problem.free[:count]
-    points = np.unique(np.concatenate([b.start[ids], b.end[ids]]) % n)
-    spans: NDArray[np.float64] = (b.end - b.start)[ids] / n * len(points)
-    return float(count * (4 * count + spans.sum()) / 2)
