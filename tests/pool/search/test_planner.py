@@ -240,6 +240,21 @@ def test_rectangles_are_put_together_again(pieces: int, seed: int) -> None:
 
 
 @pytest.mark.jit
+def test_one_kind_of_search_leaves_work_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, asked = crowd(2, 60, 40), list[tuple[str, bool]]()
+    for kind in ("BeamWalk", "EjectionWalk", "OrderWalk"):
+
+        def spy(walk: Any, effort: int, kind: str = kind, run: Any = getattr(planner, kind).run) -> Placement:
+            asked.append((kind, effort > 0))
+            return run(walk, effort)
+
+        monkeypatch.setattr(getattr(planner, kind), "run", spy)
+    placed = search(trace, alignment=1, effort=0.001)
+    assert placed.height > trace.peak_load
+    assert asked == [("BeamWalk", True), ("EjectionWalk", True), ("OrderWalk", True)]
+
+
+@pytest.mark.jit
 def test_a_target_has_time_and_no_target_an_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, seconds = crowd(2, 60, 40), list[float]()
     monkeypatch.setattr(planner, "CAPACITY", 0.3)

@@ -23,6 +23,7 @@ import numpy as np
 
 from gpumem.base import work
 from gpumem.base.jit import inner, jit
+from gpumem.pool.search._descents import RATE
 from gpumem.pool.search._packing import FAR, PackingInstance
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.pool.search._skyline import (
@@ -182,14 +183,15 @@ class BeamWalk:
             p = self.problem.instance(ids, (self.target + self.best.height - 1) // 2)
             if width * (3 * len(ids) + 2 * p.sections) > ROOM:
                 break
-            left, spent, offset = beam(p, width, int(effort * PROBE) if width == WIDTH else effort - self.work)
+            most = effort * PROBE if width == WIDTH else effort - self.work
+            left, spent, offset = beam(p, width, int(min(most, RATE * work.left())))
             self.work += spent
             if left > HOPELESS * len(ids):
                 break
-            if not left:
+            if left:
+                width *= WIDER
+            else:
                 placed = self.problem.complete(ids, offset, smallest=True)
                 self.best = min(self.best, placed, key=lambda p: p.height)
-            else:
-                width *= WIDER
             work.tell(f"beam of {width}, {self.best.height / max(self.problem.lowest, 1):.4f} of the lower bound")
         return self.best

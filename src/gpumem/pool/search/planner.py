@@ -32,8 +32,8 @@ from gpumem.trace.placement import Placement
 ANNEALING = 0.3  # of the effort
 EJECTION, FEW = 3.0, 50  # times the effort, on top of it; buffers that the depth-first search settles without
 FAST = 10  # times the rate: what nothing exceeds, so that the clock ends what looks at it
-BEAMS = 0.3  # of the seconds, or of the effort, on top of it
-SEARCHING, EJECTING = 0.3, 0.7  # of the seconds of boxes or buffers; of what is left then
+BEAMS = 0.3  # of the effort, on top of it
+BEAMING, SEARCHING, EJECTING = 0.6, 0.3, 0.7  # of the seconds of boxes or buffers, each of what is left then
 CAPACITY = 30.0  # seconds for a target, where none are given
 ENDLESS = 1e9  # efforts: the seconds end it
 GLUED = 0.9  # of the buffers: where boxes are hardly fewer, nothing is gained by them
@@ -147,16 +147,16 @@ def _rest(state: Descents, target: int, rng: np.random.Generator) -> None:
     problem, whole = state.problem, state.work
     keep = 0 if len(problem.fixed) else whole * ANNEALING
     if keep and state.going(target):
-        with work.part(share=BEAMS):
+        with work.part(share=BEAMING):
             state.best = BeamWalk(problem, state.best, max(target, state.lowest)).run(_most(whole * BEAMS))
     state.work = whole - keep
     with work.part(share=SEARCHING):
         state.rounds(target, rng)
+    state.work += keep
     if state.going(target) and len(problem.free) > FEW:
         with work.part(share=EJECTING):
             walk = EjectionWalk(problem, state.best, max(target, state.lowest), rng.spawn(1)[0])
             state.best = walk.run(_most(whole * EJECTION))
-    state.work += keep
     if keep and state.going(target):
         orders = OrderWalk(problem, state.best, max(target, state.lowest), rng)
         state.best = orders.run(_most(state.work))
