@@ -11,10 +11,11 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.pool.search import _packing
 from gpumem.pool.search._depth_first import GAVE_UP, IMPOSSIBLE, IN_ORDER, LEVEL, SOLVED, pack
-from gpumem.pool.search._packing import ALL, LOOK, UNIT, PackingInstance
+from gpumem.pool.search._packing import ALL, LOOK, UNIT, PackingInstance, PackingState
 from gpumem.pool.search._parts import AREA, FULL_LENGTH_AREA, LENGTH_AREA, START
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.trace import Trace
+from tests.plain import plain
 from tests.pool.search.instances import crowd, least_by_brute_force, tiny
 
 RULES = ("PILE", "SUPPORT", "REFUSED", "ALIKE", "BENEATH", "FREE", "PARTS")
@@ -126,3 +127,23 @@ def test_sections_where_a_rise_cannot_be_too_much_are_not_looked_at_again() -> N
         assert status == SOLVED
         work.append(spent)
     assert work[1] < work[0]
+
+
+@given(st.integers(0, 2**32))
+def test_options_are_counted_by_section(seed: int) -> None:
+    """What the ways go by: in each section, the buffers that leave enough above them for all that is left there."""
+    rng = np.random.default_rng(seed)
+    trace, alignment, fixed = tiny(rng)
+    problem = PlacementProblem.of(trace, alignment, fixed)
+    p = problem.instance(problem.free, problem.lowest)
+    count, n = len(p.size), p.sections
+    rows = {name: np.zeros(count, np.int64) for name in PackingState._fields} | {"items": np.arange(count)}
+    rows |= {name: rng.integers(0, 9, n) for name in ("left", "total")} | {"spent": np.zeros(1, np.int64)}
+    s = PackingState(**rows)
+    s.bound[:] = rng.integers(0, 9, count)
+    top = int(rng.integers(0, 17))  # met exactly, one time in nine
+    plain(_packing).count_options(p, s, s.items, top)
+    for t in range(n):
+        here = [j for j in range(count) if any(x % n == t for x in range(p.first[j], p.last[j]))]
+        if here:
+            assert s.total[t] == sum(s.bound[j] + s.left[t] <= top for j in here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -242,13 +243,13 @@ def test_rectangles_are_put_together_again(pieces: int, seed: int) -> None:
 @pytest.mark.jit
 def test_one_kind_of_search_leaves_work_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, asked = crowd(2, 60, 40), list[tuple[str, bool]]()
+
+    def spied(kind: str) -> Callable[[Any, int], Any]:
+        run = getattr(planner, kind).run
+        return lambda walk, effort: asked.append((kind, effort > 0)) or run(walk, effort)
+
     for kind in ("BeamWalk", "EjectionWalk", "OrderWalk"):
-
-        def spy(walk: Any, effort: int, kind: str = kind, run: Any = getattr(planner, kind).run) -> Placement:
-            asked.append((kind, effort > 0))
-            return run(walk, effort)
-
-        monkeypatch.setattr(getattr(planner, kind), "run", spy)
+        monkeypatch.setattr(getattr(planner, kind), "run", spied(kind))
     placed = search(trace, alignment=1, effort=0.001)
     assert placed.height > trace.peak_load
     assert asked == [("BeamWalk", True), ("EjectionWalk", True), ("OrderWalk", True)]
