@@ -24,15 +24,14 @@ from gpumem.base import work
 from gpumem.pool.search._depth_first import FEWEST, IMPOSSIBLE, IN_ORDER, LEVEL, SOLVED, pack
 from gpumem.pool.search._packing import FAR
 from gpumem.pool.search._parts import AREA, END, FULL_AREA_LENGTH, FULL_LENGTH_AREA, LENGTH_AREA, START
-from gpumem.pool.search._problem import REST, PlacementProblem
+from gpumem.pool.search._problem import RATE, REST, PlacementProblem
 from gpumem.pool.search.greedy import lowest, placements
 from gpumem.trace import F64, I64
 from gpumem.trace.placement import Placement
 
 CALL = 20_000  # what a search costs that ends at once
 GAP = 0.00001  # over the lower bound: what is not worth a search
-RATE = 100_000_000  # of these that are done in a second, if not more
-UNIT = 600_000_000  # buffers and sections looked at with an effort of 1,
+UNIT = 600_000_000  # the work of an effort of 1: buffers and sections looked at,
 SMALL, LEAST = 2000, 20_000_000  # or that times the cube of the buffers, if that is less, and at least that
 ORDERS_OF_PARTS = (END, START, FULL_LENGTH_AREA, FULL_AREA_LENGTH, LENGTH_AREA, AREA)
 WAYS = tuple((order, how) for how in (LEVEL, FEWEST, IN_ORDER) for order in ORDERS_OF_PARTS)
@@ -69,7 +68,7 @@ class Descents:
     lowest: int = field(init=False)
     most: int = field(init=False)
     unit: int = UNIT
-    asked: int = FAR  # a height that is not worth less: shown to be out of reach, it ends the search
+    asked: int = FAR  # the capacity, where there is one: shown to be out of reach, it ends the search
 
     def __post_init__(self) -> None:
         self.lowest = self.problem.lowest

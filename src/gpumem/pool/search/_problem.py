@@ -13,6 +13,7 @@ from gpumem.pool.smartpool.offline import MAX_ALIGNMENT, fit
 from gpumem.trace import I64, Trace, first
 from gpumem.trace.placement import Placement
 
+RATE = 100_000_000  # the work that is done in a second, if not more
 REST = 40  # work for each buffer that is placed around others
 
 

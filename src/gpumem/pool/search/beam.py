@@ -23,9 +23,8 @@ import numpy as np
 
 from gpumem.base import work
 from gpumem.base.jit import inner, jit
-from gpumem.pool.search._descents import RATE
 from gpumem.pool.search._packing import FAR, PackingInstance
-from gpumem.pool.search._problem import PlacementProblem
+from gpumem.pool.search._problem import RATE, PlacementProblem
 from gpumem.pool.search._skyline import (
     GIVE_UP,
     TRIES,

@@ -19,9 +19,9 @@ import numpy as np
 
 from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.pool.search._descents import RATE, Descents
+from gpumem.pool.search._descents import Descents
 from gpumem.pool.search._packing import FAR
-from gpumem.pool.search._problem import PlacementProblem
+from gpumem.pool.search._problem import RATE, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
 from gpumem.pool.search.beam import BeamWalk
 from gpumem.pool.search.ejection import EjectionWalk
