@@ -44,12 +44,14 @@ def test_the_plan_is_made_beside_the_program_and_followed_from_a_boundary_on(mon
 
 def test_a_plan_that_comes_soon_is_followed_until_a_better_one_is_there() -> None:
     """A search may take long: meanwhile there is the plan of who took no time."""
-    go, plans, notes = threading.Event(), list[Plan](), list[str]()
+    soon, offered, go, plans, notes = *(threading.Event() for _ in range(3)), list[Plan](), list[str]()
 
     def ask(trace: Trace, seconds: float | None, offer: Callable[[Plan], object]) -> tuple[bool, list[str]]:
+        soon.wait(30)
         heuristic = asking(Machine.named("rtx4090"), 500, ["heuristic"])
         heuristic(trace, seconds, plans.append)
         offer(Plan.of(trace, plans[0].decisions))
+        offered.set()
         go.wait(30)
         offer(plans[0])
         return True, ["planner two 0.00%"]
@@ -60,15 +62,17 @@ def test_a_plan_that_comes_soon_is_followed_until_a_better_one_is_there() -> Non
     for k in range(12):
         step(device, weights)
         if k == 3:
-            while not plans:
-                sleep(0.001)
+            switched.append(sum(e.kind == "planned" for e in device.log))
+            soon.set()
+            assert offered.wait(30)
         if k == 7:
             assert device._loop.job is not None and not device._loop.job.done
             notes += device.report().notes
             go.set()
             device._loop.job.stop()
-        switched.append(sum(e.kind == "planned" for e in device.log))
-    assert (switched[3], switched[7], switched[-1]) == (0, 1, 2) and device._loop.job is None
+            switched.append(sum(e.kind == "planned" for e in device.log))
+    switched.append(sum(e.kind == "planned" for e in device.log))
+    assert switched == [0, 1, 2] and device._loop.job is None
     assert not notes and device.report().notes == ("planner two 0.00%",)
     device.close()
     assert {row.state for row in device.report().iterations[-6:]} == {"planned"}
