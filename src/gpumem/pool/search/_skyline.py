@@ -130,13 +130,9 @@ def _mixed(mark: int, k: int, value: int) -> int:
 
 @inner
 def copy(s: Skylines, k: int, o: Skylines, to: int) -> None:
-    o.top[to], o.left[to], o.offset[to], o.least[to], o.order[to] = (
-        s.top[k],
-        s.left[k],
-        s.offset[k],
-        s.least[k],
-        s.order[k],
-    )
+    """Copy a state to a row of a table."""
+    o.top[to], o.left[to] = s.top[k], s.left[k]
+    o.offset[to], o.least[to], o.order[to] = s.offset[k], s.least[k], s.order[k]
     o.many[to], o.mark[to] = s.many[k], s.mark[k]
 
 

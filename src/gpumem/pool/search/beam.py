@@ -117,7 +117,7 @@ def _beam(
 ) -> tuple[int, int]:
     """Search; see `beam`."""
     width, states, spent, fewest = len(s.many) - 1, 1, 0, len(p.size)
-    while states and spent <= work:
+    while states and fewest and spent <= work:
         found, more = _expand(p, s, states, goal, out)
         spent += more
         best = np.argsort(out.loss[:found], kind="mergesort")[:width]
