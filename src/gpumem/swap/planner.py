@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import wraps
+from inspect import signature
 from typing import Any, ClassVar, NamedTuple, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
 
 from gpumem.base import work
@@ -24,8 +25,10 @@ from gpumem.base.names import meant
 from gpumem.base.units import human_ns, percent
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
+from gpumem.swap.facts.limits import needs_tails_dropped
 from gpumem.swap.facts.options import check_option
 from gpumem.swap.plan import Plan
+from gpumem.swap.plan.tails import drop_tails, without_tails
 from gpumem.trace import Trace
 
 P = ParamSpec("P")
@@ -114,6 +117,8 @@ class PlannerRecord:
         Whether `lowest` looks for the lowest limit that costs nothing.
     reports : bool
         Whether `progress` is told how far it got.
+    drops_tails : bool
+        Whether its plans always drop dead tails; those of others do only where some op could not have room else.
 
     Examples
     --------
@@ -128,6 +133,7 @@ class PlannerRecord:
     proves: ClassVar[bool] = False
     finds_lowest: ClassVar[bool] = False
     reports: ClassVar[bool] = False
+    drops_tails: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -278,11 +284,32 @@ def plans(record: type[PlannerRecord]) -> Callable[[Callable[P, R]], Callable[P,
         def check(keywords: Mapping[str, Any]) -> None:
             record(**{name: keywords[name] for name in names if name in keywords})
 
-        entry = strict(work.budgeted(function), check)
+        entry = strict(work.budgeted(_without_tails(record, function)), check)
         entry.record, record.function = record, staticmethod(entry)  # type: ignore[attr-defined]
         return entry
 
     return bind
+
+
+def _without_tails(record: type[PlannerRecord], function: Callable[P, R]) -> Callable[P, R]:
+    """Plan without dead tails, which the plan then drops: always, or only where the limit cannot be met with them."""
+
+    @wraps(function)
+    def planner(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature(function).bind(*args, **kwargs)
+        trace, limit = given.arguments["trace"], given.arguments["limit"]
+        fits = limit < 1 or limit >= trace.peak_load
+        if fits or not (record.drops_tails or needs_tails_dropped(trace, limit)):
+            return function(*args, **kwargs)
+        less = given.arguments["trace"] = without_tails(trace)
+        found = function(*given.args, **given.kwargs)
+        if less is trace:
+            return found
+        plan: Any = found if isinstance(found, Plan) else found.plan
+        whole: Any = replace(plan, decisions=tuple(drop_tails(trace, less, plan.decisions)))
+        return whole if isinstance(found, Plan) else replace(found, plan=whole)
+
+    return planner
 
 
 def plan_only(solve: Callable[P, Proposal]) -> Callable[P, Plan]:

@@ -267,33 +267,51 @@ def plans(trace: Trace, *, kinds: Sequence[type[Decision]] = (Swap, Recompute, H
 def _plans(draw: st.DrawFn, trace: Trace, kinds: Sequence[type[Decision]]) -> Plan:
     found, n = gaps(trace), trace.n
     places = sorted(draw(st.sets(st.integers(1, n), max_size=3)))  # where several come back at once
-    chosen: list[Decision] = []
+    chosen: list[list[Decision]] = []  # what stands or falls together
     for b, after, before in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist()):
         how = draw(st.integers(0, 4))
         if how and Recompute in kinds and (how > 1 or Swap not in kinds):
             here = [p for p in places if after < p <= before]
             at = draw(st.sampled_from([*here, before])) if how < 4 else draw(st.integers(after + 1, before))
-            chosen.append(Recompute(b, after, before, at))
+            later = Hold in kinds and at > after + 1 and draw(st.integers(0, 3)) == 3
+            more = [Hold(b, draw(st.integers(after + 1, at - 1)), after)] if later else []
+            chosen.append([Recompute(b, after, before, at), *more])
         elif how and Swap in kinds:
             release = draw(st.integers(after + 1, before))
             prefetch, out = draw(st.integers(release, before)), draw(st.integers(after, release - 1))
-            chosen.append(Swap(b, after, before, release, prefetch, out))
+            chosen.append([Swap(b, after, before, release, prefetch, out)])
     if Hold in kinds:
-        b = trace.buffers
-        for k, (start, end, host) in enumerate(zip(b.start.tolist(), b.end.tolist(), b.host.tolist())):
-            if not host and end <= n and end - start < n and draw(st.integers(0, 5)) == 5:
-                chosen.append(Hold(k, draw(st.integers(end, n))))
+        chosen += [[hold] for hold in draw(_holds(trace, places))]
     return Plan.of(trace, _accepted(trace, [], draw(st.permutations(chosen))))
 
 
-def _accepted(trace: Trace, before: list[Decision], group: list[Decision]) -> list[Decision]:
-    """Return `before` and what can be added of `group`, in order; only a recomputation is ever refused."""
-    together = [*before, *group]
+@st.composite
+def _holds(draw: st.DrawFn, trace: Trace, places: Sequence[int]) -> list[Hold]:
+    """Draw what ends later than its lifetime, or with its last access, and what is made again beside it."""
+    b, n, touched, holds = trace.buffers, trace.n, trace.accesses().op.tolist(), list[Hold]()
+    for k, (start, end, host) in enumerate(zip(b.start.tolist(), b.end.tolist(), b.host.tolist())):
+        if host:
+            continue
+        if end <= n and end - start < n and draw(st.integers(0, 5)) == 5:
+            least = touched[k][-1] + 1 if touched[k] and not b.persistent[k] else end
+            holds.append(Hold(k, draw(st.integers(least, n))))
+        while touched[k] and draw(st.integers(0, 4)) == 4:
+            after = draw(st.sampled_from(touched[k]))
+            here = [p for p in places if after < p < n]
+            at = draw(st.sampled_from(here) if here else st.integers(after + 1, max(after + 1, n - 1)))
+            if at < n:
+                holds.append(Hold(k, draw(st.integers(at + 1, n)), after, at))
+    return holds
+
+
+def _accepted(trace: Trace, before: list[Decision], group: Sequence[list[Decision]]) -> list[Decision]:
+    """Return `before` and what can be added of `group`, in order; only what is made again is ever refused."""
+    together = [*before, *(d for one in group for d in one)]
     try:
         Plan.of(trace, together).apply(trace)
         return together
     except ValueError:
-        if not any(isinstance(d, Recompute) for d in together):
+        if not any(isinstance(d, Recompute) or (isinstance(d, Hold) and d.at >= 0) for d in together):
             raise
         if len(group) == 1:
             return before

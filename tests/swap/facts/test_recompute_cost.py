@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 
 from gpumem.swap.facts.recompute_cost import MadeAgain
-from gpumem.swap.plan import Hold, Recompute
+from gpumem.swap.plan import Decision, Hold, Plan, Recompute
 from gpumem.swap.plan.gaps import gaps
 from gpumem.testing import plans, steps
 from gpumem.trace import RECOMPUTE, Buffers, Ops, Trace
 from tests.conftest import tiny_machine
 
 
+def dies_later(d: Decision, trace: Trace) -> bool:
+    return isinstance(d, Hold) and d.after < 0 and d.until >= trace.buffers.end[d.buffer]
+
+
 @given(st.data())
 def test_the_account_is_the_rewritten_trace(data: st.DataObject) -> None:
     trace = data.draw(steps())
     plan = data.draw(plans(trace, kinds=(Recompute, Hold)))
+    plan = Plan.of(trace, [d for d in plan.decisions if isinstance(d, Recompute) or dies_later(d, trace)])
     machine, found = tiny_machine(), gaps(trace)
     row, at = found.rows(trace.n), np.zeros(len(found), np.int64)
     until = np.full(len(trace.buffers), -1, np.int64)
@@ -25,7 +30,10 @@ def test_the_account_is_the_rewritten_trace(data: st.DataObject) -> None:
             at[row[d.buffer, d.after]] = d.at
         elif isinstance(d, Hold):
             until[d.buffer] = d.until
-    again = plan.apply(trace)
+    try:
+        again = plan.apply(trace)
+    except ValueError:  # it needs what has been left out
+        assume(False)
     costs = MadeAgain.of(trace, machine.durations(trace), found).costs(at, until)
     ran = again.ops.role == RECOMPUTE
     assert (costs.peak, costs.reruns) == (again.peak_load, ran.sum())

@@ -10,7 +10,7 @@ from typing import Any, Generic
 from gpumem.runtime.residency.environment import RunOp
 from gpumem.runtime.residency.hints import At, Hints
 from gpumem.runtime.residency.limited_memory import DEVICE, HOST, LimitedMemory, R
-from gpumem.swap.plan import Hold, Recompute, Swap
+from gpumem.swap.plan import Recompute, Swap
 from gpumem.swap.plan.replay import Replay
 
 LOST = -1
@@ -157,7 +157,7 @@ class Follower(Generic[R]):
     def _after(self, due: At, touched: list[R]) -> None:
         for place, k in due.bind:
             self.bound[k] = cell = touched[place] if place < len(touched) else None
-            if cell is not None and self.hints.says(k, Hold):
+            if cell is not None and self.hints.outlives(k):
                 self.held[k] = cell.storage
         for k in due.out:
             if (cell := self.bound[k]) is not None:

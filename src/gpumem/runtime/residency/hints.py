@@ -37,7 +37,8 @@ class Hints:
 
     `at` has what is done around an op, None for most; `keys` what an op looks like; `rows` the buffers that it touches,
     operands first; `alone` for each `Recompute` what makes its value if that is wanted on its own. `tails` are buffers
-    that go to the host after their last access, by no decision; they count behind the decisions.
+    that go to the host after their last access, by no decision; they count behind the decisions. What a plan holds
+    beside its buffer is left out: reruns that would read it make it anew, in scratch.
     """
 
     trace: Trace
@@ -58,6 +59,10 @@ class Hints:
     def says(self, k: int, kind: type[Decision]) -> bool:
         """Whether it is a decision of a kind."""
         return k < len(self.plan.decisions) and isinstance(self.plan.decisions[k], kind)
+
+    def outlives(self, k: int) -> bool:
+        """Whether it keeps a buffer past its death."""
+        return self.says(k, Hold) and outlives(self.plan.decisions[k], self.trace)
 
     def buffer(self, k: int) -> int:
         """The buffer that a decision is about."""
@@ -91,17 +96,24 @@ class Hints:
             return found
 
         last = trace.accesses().op.tolist()
+        dropped = {(d.buffer, d.after) for d in plan.decisions if isinstance(d, Recompute)}
+        holds = [d for d in plan.decisions if isinstance(d, Hold) and d.at < 0]
+        later = {(d.buffer, d.after): d.until for d in holds if (d.buffer, d.after) in dropped}
         for k, d in enumerate(plan.decisions):
             if isinstance(d, Variant):
                 raise ValueError(f"plan: {d}: a run has no other implementations of an op")
+            if isinstance(d, Hold) and (d.at >= 0 or (d.buffer, d.after) in later):
+                continue
             op = last[d.buffer][-1] if isinstance(d, Hold) else d.after
             around(op).bind.append((rows[op].index(d.buffer), k))
-            _place(k, d, around, trace.n)
+            if isinstance(d, Hold) and not outlives(d, trace):
+                _to_host(k, op, d.until, around)
+            else:
+                _place(k, d, around, trace.n, later.get((d.buffer, d.after), d.after + 1))
         for k, buffer in enumerate(tails, len(plan.decisions)):
             op = int(trace.buffers.end[buffer] - 1) % trace.n
             around(op).bind.append((rows[op].index(buffer), k))
-            around(op).out.append(k)
-            around(op + 1).release.append(k)
+            _to_host(k, op, op + 1, around)
         alone = _again(trace, plan.decisions, around)
         final = _final(plan.decisions, carried.out.tolist())
         return cls(trace, plan, *keys_of(trace), rows, at, alone, final, tails)
@@ -111,14 +123,25 @@ class Hints:
         return [k for k, d in enumerate(self.plan.decisions) if isinstance(d, Swap) and d.before >= self.n]
 
 
-def _place(k: int, d: Swap | Recompute | Hold, around: Callable[[int], At], n: int) -> None:
-    """Put down a decision where it acts."""
+def outlives(d: Decision, trace: Trace) -> bool:
+    """Whether a decision keeps a buffer past its death."""
+    return isinstance(d, Hold) and d.at < 0 and d.until >= trace.buffers.end[d.buffer]
+
+
+def _to_host(k: int, after: int, release: int, around: Callable[[int], At]) -> None:
+    """Let a tail go: to the host, in case that somebody reads it after all."""
+    around(after).out.append(k)
+    around(release).release.append(k)
+
+
+def _place(k: int, d: Swap | Recompute | Hold, around: Callable[[int], At], n: int, drop: int) -> None:
+    """Put down a decision where it acts; `drop`: before which op what is made again later goes."""
     if isinstance(d, Swap):
         around(d.out).out.append(k)
         around(d.release).release.append(k)
         around(d.prefetch).fetch.append(k)
     elif isinstance(d, Recompute):
-        around(d.after + 1).release.append(k)
+        around(drop).release.append(k)
         around(d.at).wanted.append(k)
     elif d.until < n:
         around(d.until).let.append(k)
@@ -129,11 +152,12 @@ def _again(trace: Trace, decisions: Sequence[Decision], around: Callable[[int], 
     drops = [d for d in decisions if isinstance(d, Recompute)]
     if not drops:
         return {}
-    device = Device(trace, Origins.of(trace), [d for d in decisions if isinstance(d, Swap | Recompute | Hold)])
+    there = [d for d in decisions if isinstance(d, Swap | Recompute) or (isinstance(d, Hold) and d.at < 0)]
+    device = Device(trace, Origins.of(trace), there)
     found = replays(device, drops)
     for one in found:
         around(one.place).again = one
-    alone = {k: replay(device, {d.buffer: d.after}, d.at) for k, d in enumerate(decisions) if isinstance(d, Recompute)}
+    alone = {k: replay(device, [d], d.at) for k, d in enumerate(decisions) if isinstance(d, Recompute)}
     for one in [*found, *alone.values()]:
         for step in one.reruns:
             around(step.op).keep = True

@@ -15,14 +15,24 @@ from gpumem.simulator.simulate import baseline, simulate
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import gaps, without
+from gpumem.swap.plan.tails import without_tails
 from gpumem.trace import Trace
 
 
 def floor(trace: Trace) -> tuple[int, int]:
-    """Return the op that must hold the most bytes whatever is swapped, and how many.
+    """Return the op that must hold the most bytes whatever is swapped or dropped, and how many.
 
-    No rewrite by gaps gets below: the op holds what it touches, and what is alive without a gap around it.
+    No plan gets below: the op holds what it touches, and what is alive without a gap around it, but for dead tails.
     """
+    return _most_held(without_tails(trace))
+
+
+def needs_tails_dropped(trace: Trace, limit: int) -> bool:
+    """Return whether some op must hold more than `limit` bytes for as long as dead tails stay."""
+    return limit < trace.peak_load and limit < _most_held(trace)[1]
+
+
+def _most_held(trace: Trace) -> tuple[int, int]:
     found = gaps(trace)
     held = without(trace.load(), found, trace.buffers.size[found.buffer])
     return int(np.argmax(held)), int(held.max())

@@ -13,11 +13,11 @@ from gpumem.base.jit import inner, jit
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan.gaps import Gaps, gaps
 from gpumem.swap.plan.replay import FREE, Closure, ascending, chase, clear, is_there, marks
-from gpumem.swap.plan.values import FINE, RANDOM, REASONS as WHY, WRAPS, Origins
+from gpumem.swap.plan.values import FINE, REASONS as WHY, WRAPS, Origins
 from gpumem.trace import I64, UNKNOWN, Bool, Csr, Trace
 from gpumem.trace.kinds import ACT_GRAD, GENERATOR_BYTES, GRADIENT
 
-NO_INPUT, TOO_LONG = RANDOM + 1, RANDOM + 2
+NO_INPUT, TOO_LONG = len(WHY), len(WHY) + 1
 REASONS = (
     *WHY,
     "an op that makes it reads nothing, and may take its data from outside",
@@ -148,7 +148,7 @@ class _Asked(NamedTuple):
     unknown: Bool  # n: ops that may take their data from outside
     duration: I64  # n: ns
     away: Bool  # B: the buffer of the gap in question
-    held: I64  # B: no dead buffer is
+    none: I64  # B: -1, as nothing dead is held
     m: Closure
     earlier: bool  # whether to look for the last place where the end will not do
 
@@ -229,14 +229,15 @@ def _tried(asked: _Asked, row: int, at: int, least: int, most: int) -> tuple[int
     clear(asked.m)
     left, m = asked.v.left, asked.m
     mine = left.first[row : row + 1], left.stop[row : row + 1]
-    found, _ = chase(asked.v, mine[0], mine[1], at, least, asked.away, asked.held, m, asked.duration, most)
+    v, there = asked.v, (asked.away, asked.none, asked.none)
+    found, _ = chase(v, mine[0], mine[1], at, least, *there, m, asked.duration, most)
     return (m.place[0] if found == FREE else 0), (m.place[1] if found == FREE else found)
 
 
 @inner
 def _found_there(asked: _Asked, ops: I64, place: int, seen: Bool) -> I64:
     """The buffers that `ops` read on the device, each once; `seen` is False everywhere, before and after."""
-    v, away, held, count, reads = asked.v, asked.away, asked.held, 0, 0
+    v, away, held, count, reads = asked.v, asked.away, asked.none, 0, 0
     for x in ops:
         reads += v.read_ptr[x + 1] - v.read_ptr[x]
     mine = np.empty(min(reads, len(seen)), np.int64)

@@ -18,7 +18,7 @@ import numpy as np
 from gpumem.base.jit import inner, jit
 from gpumem.swap.facts.load import at_places
 from gpumem.swap.plan.gaps import Spans
-from gpumem.swap.plan.replay import ascending, chase, clear, is_there, marks
+from gpumem.swap.plan.replay import FREE, ascending, chase, clear, is_there, marks
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import I64, Bool, Trace
 
@@ -114,7 +114,7 @@ def _costs(m: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tuple[
     load = loads(m, at, until)
     order = np.argsort(at, kind="mergesort")
     by_after, gone = np.argsort(m.after, kind="mergesort"), 0  # so many of these are dropped by the place
-    absent = np.zeros(len(m.size), np.bool_)
+    absent, none = np.zeros(len(m.size), np.bool_), np.full(len(m.size), -1)
     marked, free = marks(np.zeros(n, np.bool_), len(v.writer)), np.zeros(n, np.int64)
     first, last = np.full(m.values[0], -1), np.full(m.values[0], -1)
     scratch = np.ones(m.values[0], np.bool_)
@@ -131,8 +131,8 @@ def _costs(m: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tuple[
         k = stop
         gone = _absent(m, at, place, by_after, gone, absent)
         clear(marked)
-        stuck, _ = chase(v, m.first[wanted], m.stop[wanted], place, place, absent, until, marked, free, 0)
-        if stuck >= 0:
+        stuck, _ = chase(v, m.first[wanted], m.stop[wanted], place, place, absent, until, none, marked, free, 0)
+        if stuck != FREE:
             return -1, -1, -1, -1
         ops = ascending(marked)
         extra, took = replayed(m, m.size, m.duration, wanted, place, absent, until, ops, first, last, scratch)

@@ -28,7 +28,8 @@ def beside(made: Replay, size: I64) -> int:
     change = np.zeros(len(made.reruns) + 1, np.int64)
     for value, span in made.spans.items():
         change[span.write] += size[value.buffer]
-        change[0 if value in made.wanted else span.touch + 1] -= size[value.buffer]
+        stays = value in made.wanted or value in made.held
+        change[0 if stays else span.touch + 1] -= size[value.buffer]
     return int(np.cumsum(change)[:-1].max(initial=0))
 
 
@@ -58,16 +59,16 @@ class Reruns:
 
     def __init__(self, trace: Trace, swaps: Iterable[Swap] = ()) -> None:
         self.device = Device(trace, Origins.of(trace), swaps)
-        self._wanted: dict[int, dict[int, int]] = {}  # by place: the last access of each value, by buffer
+        self._wanted: dict[int, list[Recompute]] = {}  # by place
 
     def tried(self, drop: Recompute) -> Replay:
         """Return what would run at the place of one more decision; raise `Refused` where there is no way."""
-        return replay(self.device, {**self._wanted.get(drop.at, {}), drop.buffer: drop.after}, drop.at)
+        return replay(self.device, [*self._wanted.get(drop.at, []), drop], drop.at)
 
     def add(self, drop: Recompute) -> None:
         """Take a decision that was `tried`."""
         self.device.decide([drop])
-        self._wanted.setdefault(drop.at, {})[drop.buffer] = drop.after
+        self._wanted.setdefault(drop.at, []).append(drop)
 
 
 def states(trace: Trace, replays: Iterable[Replay], kept: Mapping[int, int] | None = None) -> dict[int, int]:

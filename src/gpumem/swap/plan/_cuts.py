@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +21,7 @@ class Cut:
 
     decision: Swap | Recompute
     dirty: bool  # the host does not hold this value yet: there is a copy-out
+    until: int = -1  # the op before which it is released, if it stays for reruns
     out: int = -1  # new index of the copy-out, if there is one
     back: int = field(init=False)  # new index of the copy-in, or of the first rerun that writes it
     ready: int = field(init=False)  # new index of the copy-in, or of the last rerun that writes it
@@ -34,7 +36,7 @@ class Cut:
         return d.release if isinstance(d, Swap) else d.after + 1
 
 
-def find_cuts(trace: Trace, decisions: Sequence[Decision]) -> dict[int, list[Cut]]:
+def find_cuts(trace: Trace, decisions: Sequence[Decision], holds: Holds) -> dict[int, list[Cut]]:
     """Return the cuts of each buffer in the order of its lifetime; every decision is checked here."""
     chosen = [d for d in decisions if isinstance(d, Swap | Recompute)]
     mine = gaps(trace)
@@ -54,7 +56,8 @@ def find_cuts(trace: Trace, decisions: Sequence[Decision]) -> dict[int, list[Cut
     dirty = dict(zip(swapped.tolist(), needs_copy_out(mine.where(swapped)).tolist()))
     cuts: dict[int, list[Cut]] = {}
     for k in sorted(by_row):
-        cuts.setdefault(by_row[k].buffer, []).append(Cut(by_row[k], dirty.get(k, False)))
+        d = by_row[k]
+        cuts.setdefault(d.buffer, []).append(Cut(d, dirty.get(k, False), holds.later.get((d.buffer, d.after), -1)))
     return cuts
 
 
@@ -88,24 +91,69 @@ def _broken(d: Swap | Recompute, names: list[str]) -> str:
     return ""
 
 
-def find_holds(trace: Trace, decisions: Sequence[Decision]) -> dict[int, int]:
-    """Return until when each held buffer stays; every decision is checked here."""
-    until: dict[int, int] = {}
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """What stays for reruns, or not as long as it could."""
+
+    until: dict[int, int] = field(default_factory=dict)  # buffer: before which op its lifetime ends
+    later: dict[tuple[int, int], int] = field(default_factory=dict)  # buffer, access: before which op it is dropped
+    made: list[Hold] = field(default_factory=list)  # beside their buffers
+
+
+def find_holds(trace: Trace, decisions: Sequence[Decision]) -> Holds:
+    """Sort what is held by how; every decision is checked here."""
+    found, touched = Holds(), trace.accesses().op
+    dropped = {(d.buffer, d.after): d for d in decisions if isinstance(d, Recompute)}
     for d in decisions:
         if not isinstance(d, Hold):
             continue
         _on_device(d, trace)
-        start, end = int(trace.buffers.start[d.buffer]), int(trace.buffers.end[d.buffer])
-        if d.buffer in until:
-            raise ValueError(f"{d}: it is already held until op {until[d.buffer]}")
-        if end > trace.n or end - start == trace.n:
-            raise ValueError(
-                f"{d}: its lifetime [{start}, {end}) leaves nothing to hold in an iteration of {trace.n} ops"
-            )
-        if not end <= d.until <= trace.n:
-            raise ValueError(f"{d}: must obey end <= until <= {trace.n}, and its lifetime is [{start}, {end})")
-        until[d.buffer] = d.until
-    return until
+        mine = touched[d.buffer].tolist()
+        if (d.after >= 0 or d.at >= 0) and d.after not in mine:
+            raise ValueError(f"{d}: after must be an op that accesses the buffer, one of {reprlib.repr(mine)}")
+        if d.at >= 0:
+            _check_piece(d, found.made, trace.n)
+            found.made.append(d)
+        elif (d.buffer, d.after) in dropped:
+            _check_later(d, dropped[d.buffer, d.after], found)
+            found.later[d.buffer, d.after] = d.until
+        else:
+            _check_end(d, mine, found, trace)
+            found.until[d.buffer] = d.until
+    return found
+
+
+def _check_piece(d: Hold, others: Iterable[Hold], n: int) -> None:
+    """What is made again and stays."""
+    if not d.after < d.at < d.until <= n:
+        raise ValueError(f"{d}: must obey after < at < until <= {n}")
+    for other in others:
+        if other.buffer == d.buffer and other.at < d.until and d.at < other.until:
+            raise ValueError(f"{d}: the buffer is held already by {other}")
+
+
+def _check_later(d: Hold, drop: Recompute, found: Holds) -> None:
+    """What is dropped later than right after its access."""
+    if (d.buffer, d.after) in found.later:
+        raise ValueError(f"{d}: it is already held until op {found.later[d.buffer, d.after]}")
+    if not d.after < d.until < drop.at:
+        raise ValueError(f"{d}: must obey after < until < {drop.at}, where {drop} brings it back")
+
+
+def _check_end(d: Hold, accesses: Sequence[int], found: Holds, trace: Trace) -> None:
+    """What ends later than its lifetime, or earlier."""
+    b = trace.buffers
+    start, end, last = int(b.start[d.buffer]), int(b.end[d.buffer]), max(accesses, default=-1)
+    if d.buffer in found.until:
+        raise ValueError(f"{d}: it is already held until op {found.until[d.buffer]}")
+    if end > trace.n or end - start == trace.n:
+        raise ValueError(f"{d}: its lifetime [{start}, {end}) leaves nothing to hold in an iteration of {trace.n} ops")
+    if d.after not in (-1, last):
+        raise ValueError(f"{d}: nothing drops it after op {d.after}; its last access is at op {last}")
+    least = end if b.persistent[d.buffer] or not accesses else last + 1
+    if not least <= d.until <= trace.n:
+        rule = f"must obey {'end' if least == end else least} <= until <= {trace.n}"
+        raise ValueError(f"{d}: {rule}, and its lifetime is [{start}, {end})")
 
 
 def find_replays(trace: Trace, decisions: Sequence[Decision]) -> list[Replay]:
@@ -116,14 +164,14 @@ def find_replays(trace: Trace, decisions: Sequence[Decision]) -> list[Replay]:
     ValueError
         A value that cannot be made again; the message names the decision, and the buffer and op that are the obstacle.
     """
-    drops = [d for d in decisions if isinstance(d, Recompute)]
-    if not drops:
+    wanted = [d for d in decisions if isinstance(d, Recompute) or (isinstance(d, Hold) and d.at >= 0)]
+    if not wanted:
         return []
     device = Device(trace, Origins.of(trace), (d for d in decisions if isinstance(d, Swap | Recompute | Hold)))
     try:
-        return replays(device, drops)
+        return replays(device, wanted)
     except Refused:
-        for d in sorted(drops, key=lambda d: d.at):  # which of them it is
+        for d in sorted(wanted, key=lambda d: d.at):  # which of them it is
             try:
                 replays(device, [d])
             except Refused as why:

@@ -99,13 +99,33 @@ class Recompute:
 @strict_fields
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Keep `buffer` on the device after its death until op `until` begins, so that reruns before that can read it.
+    """Keep what `buffer` holds after op `after` on the device until op `until` begins, so that reruns can read it.
 
-    `end <= until <= n` for a buffer whose lifetime ends at `end`; one that crosses the boundary cannot be held.
+    Parameters
+    ----------
+    buffer : int
+    until : int
+        Reruns right before this op can still read it.
+    after : int
+        An op that accesses the buffer; the last one where left out, and `at` as well.
+    at : int
+        The value is made again right before this op, beside what the buffer holds then. Left out, it is there still.
+
+    Notes
+    -----
+    With `at`: `after < at < until <= n`; the pieces of a buffer follow one another. Without::
+
+        after the last access, end <= until <= n       the buffer outlives its lifetime, which ends at `end`
+        after the last access, until < end             its tail is dropped: nobody reads it any more
+        after another one, until < at of its Recompute it is dropped later than right after the access
+
+    One that crosses the boundary has neither a death nor a tail here, and what is persistent no tail.
     """
 
     buffer: int
     until: int
+    after: int = -1
+    at: int = -1
 
 
 @strict_fields

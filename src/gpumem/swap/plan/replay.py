@@ -10,7 +10,7 @@ it found before. What is on the device unchanged is read there; whatever else is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,11 +18,11 @@ import numpy as np
 
 from gpumem.base.jit import inner, jit
 from gpumem.swap.plan.decisions import Hold, Recompute, Swap
-from gpumem.swap.plan.values import FINE, REASONS, Origins
+from gpumem.swap.plan.values import ANYWAY, FINE, NOT_LEFT, REASONS, Origins
 from gpumem.trace import I64, Bool, Trace
 
-ON_DEVICE = -1
-FREE, DEAR = -1, -2  # nothing stops a closure; it takes more time than it may
+ON_DEVICE, HELD = -1, -2
+FREE, DEAR, CHANGED = -1, -2, -3  # nothing stops a closure; it takes too much time; it changes what it should leave
 DENSE = 32  # ops for each marked one, up to which marks are read in order
 
 
@@ -34,7 +34,7 @@ class Refused(ValueError):
 
 
 class Value(NamedTuple):
-    """A value by its buffer and its whole write; `ON_DEVICE`: the one that is there at the place."""
+    """A value by its buffer and its whole write; or the one that is there at the place, in the buffer or held."""
 
     buffer: int
     whole: int
@@ -63,6 +63,7 @@ class Replay:
 
     place: int
     wanted: frozenset[Value]
+    held: Mapping[Value, int]  # what stays beside them, and before which op that ends
     reruns: tuple[Rerun, ...]
     spans: Mapping[Value, Touches]  # of each value made here: which of the reruns touch it
 
@@ -76,11 +77,19 @@ def _spans(reruns: Iterable[Rerun]) -> dict[Value, Touches]:
     found: dict[Value, Touches] = {}
     for k, rerun in enumerate(reruns):
         for value in rerun.reads:
-            if value.whole != ON_DEVICE:
+            if value.whole >= 0:
                 found[value] = found[value]._replace(touch=k)
         for value in rerun.writes:
             found[value] = Touches(found[value].write if value in found else k, k, k)
     return found
+
+
+class Present(NamedTuple):
+    """What of all buffers is on the device at the place before an op; the last two are -1 where there is none."""
+
+    absent: Bool  # B: away by a decision, or yet to be brought back
+    until: I64  # B: the last place at which one that is dead is still there
+    kept: I64  # B: the version that is held beside it, by where its chain stops in `Origins.writer`
 
 
 class Device:
@@ -88,49 +97,68 @@ class Device:
 
     def __init__(self, trace: Trace, values: Origins, decisions: Iterable[Swap | Recompute | Hold] = ()) -> None:
         self.n, self.name, self.values = trace.n, trace.ops.name, values
-        self.buffer = self.first = self.length = np.array([], np.int64)
+        self.end = trace.buffers.end
+        self.away = np.zeros((3, 0), np.int64)  # buffer; the first place where it is absent, and at how many
         self.until = np.zeros(len(trace.buffers), np.int64)
+        self.pieces = np.zeros((4, 0), np.int64)  # buffer, version, made before which op, until
         self.decide(decisions)
 
     def decide(self, decisions: Iterable[Swap | Recompute | Hold]) -> None:
-        """Carry out more decisions."""
-        spans = []
-        for d in decisions:
-            if isinstance(d, Hold):
-                self.until[d.buffer] = d.until
-            elif isinstance(d, Swap):
+        """Carry out more decisions; a `Hold` between two accesses comes with the `Recompute` that drops it."""
+        spans, pieces, given, left = [], [], list(decisions), self.values.left
+        later = {(d.buffer, d.after): d.until for d in given if isinstance(d, Hold) and d.at < 0}
+        for d in given:
+            if isinstance(d, Swap):
                 spans.append((d.buffer, d.release, d.prefetch - d.release))
-            else:
-                spans.append((d.buffer, d.after + 1, d.at - d.after - 1))
-        more = np.array(spans, np.int64).reshape(len(spans), 3).T
-        self.buffer, self.first, self.length = np.concatenate([[self.buffer, self.first, self.length], more], axis=1)
+            elif isinstance(d, Recompute):
+                first = later.get((d.buffer, d.after), d.after) + 1
+                spans.append((d.buffer, first, d.at - first))
+            elif d.at >= 0:
+                pieces.append((d.buffer, int(left.stop[self.values.after(d.buffer, d.after)]), d.at, d.until))
+            elif self.is_last(d):
+                self.until[d.buffer] = d.until
+                end = int(self.end[d.buffer])
+                if d.until < end:
+                    spans.append((d.buffer, d.until + 1, end - 1 - d.until))
+        self.away = np.append(self.away, np.array(spans, np.int64).reshape(len(spans), 3).T, axis=1)
+        self.pieces = np.append(self.pieces, np.array(pieces, np.int64).reshape(len(pieces), 4).T, axis=1)
+
+    def is_last(self, d: Hold) -> bool:
+        """Whether a buffer is held from the last access of its lifetime on."""
+        return d.after in (-1, self.values.last_access(d.buffer))
 
     def called(self, op: int) -> str:
         """Return the name of an op in brackets, if it has one."""
         return f" ({self.name[op]})" if self.name[op] else ""
 
-    def absent(self, place: int, wanted: Iterable[int]) -> Bool:
-        """Return which buffers are away there by a decision, or yet to be brought back: bool[B]."""
-        away = np.zeros(len(self.until), np.bool_)
-        away[self.buffer[(place - self.first) % self.n < self.length]] = True
+    def present(self, place: int, wanted: Iterable[int]) -> Present:
+        """Return what is there, the buffers apart that are yet to be brought back."""
+        away, kept = np.zeros(len(self.until), np.bool_), np.full(len(self.until), -1, np.int64)
+        buffer, first, length = self.away
+        away[buffer[(place - first) % self.n < length]] = True
         away[list(wanted)] = True
-        return away
+        buffer, version, at, until = self.pieces
+        mine = (at < place) & (place <= until)
+        kept[buffer[mine]] = version[mine]
+        return Present(away, self.until, kept)
 
-    def closure(self, wanted: Mapping[int, int], place: int) -> tuple[I64, Bool]:
-        """Return the ops that run again, ascending, and `absent`; raise `Refused` where there is no way."""
-        v, away = self.values, self.absent(place, wanted)
-        rows = np.array([v.after(b, after) for b, after in wanted.items()], np.int64)
-        if (bad := v.left.why[rows] != FINE).any():
-            k = int(np.argmax(bad))
-            buffer, after = list(wanted.items())[k]
-            raise Refused(f"what buffer {buffer} holds after op {after}{self.called(after)}", int(v.left.why[rows[k]]))
+    def closure(self, wanted: Sequence[Recompute | Hold], place: int) -> tuple[I64, Present]:
+        """Return the ops that run again, ascending, and what is there; raise `Refused` where there is no way."""
+        v, there = self.values, self.present(place, [d.buffer for d in wanted if isinstance(d, Recompute)])
+        rows = np.array([v.after(d.buffer, d.after) for d in wanted], np.int64)
+        for d, row in zip(wanted, rows.tolist()):
+            if v.left.why[row] != FINE:
+                raise Refused(f"what buffer {d.buffer} holds after op {d.after}{self.called(d.after)}", v.left.why[row])
         again = np.zeros(self.n, np.bool_)
-        stuck, op = closure(v, v.left.first[rows], v.left.stop[rows], place, away, self.until, again)
+        stuck, op = closure(v, v.left.first[rows], v.left.stop[rows], place, *there, again)
+        if stuck == CHANGED:
+            what = f"what buffer {wanted[op].buffer} holds after op {wanted[op].after}{self.called(wanted[op].after)}"
+            raise Refused(what, NOT_LEFT)
         if stuck >= 0:
             b, why = int(v.read[stuck]), int(v.found.why[stuck])
             what = f"op {op}{self.called(op)} needs buffer {b} as it was, which is gone or changed by then"
             raise Refused(what, why)
-        return np.flatnonzero(again), away
+        return np.flatnonzero(again), there
 
 
 class Closure(NamedTuple):
@@ -179,13 +207,16 @@ def ascending(m: Closure) -> I64:
 
 
 @jit
-def closure(v: Origins, first: I64, stop: I64, place: int, absent: Bool, until: I64, again: Bool) -> tuple[int, int]:
+def closure(
+    v: Origins, first: I64, stop: I64, place: int, absent: Bool, until: I64, kept: I64, again: Bool
+) -> tuple[int, int]:
     """Mark in `again` what makes the versions `writer[first[k]:stop[k]]`, and all that is needed for it.
 
-    Return -1 twice, or the read, and its op, of what is neither there nor can be made.
+    `absent`, `until`, `kept`: of `Present`. Return `FREE` twice; the read, and its op, of what is neither there nor can
+    be made; or `CHANGED` and which version does not stay as it should, since a later one is made of it there.
     """
     m, free = marks(again, len(v.writer)), np.zeros(len(again), np.int64)
-    return chase(v, first, stop, place, place, absent, until, m, free, 0)
+    return chase(v, first, stop, place, place, absent, until, kept, m, free, 0)
 
 
 @inner
@@ -197,6 +228,7 @@ def chase(
     least: int,
     absent: Bool,
     until: I64,
+    kept: I64,
     m: Closure,
     duration: I64,
     most: int,
@@ -216,10 +248,13 @@ def chase(
         x = m.todo[m.used[1]]
         m.used[4] += read_ptr[x + 1] - read_ptr[x] + 1
         for k in range(read_ptr[x], read_ptr[x + 1]):
-            if is_there(place, last[k], dies[k], absent[read[k]], until[read[k]]):
+            b = read[k]
+            if is_there(place, last[k], dies[k], absent[b], until[b]):
+                continue
+            if is_kept(x, last[k], dies[k], found_stop[k], kept[b]):
                 continue
             if why[k] != 0:
-                sunk = -1 if absent[read[k]] else last[k]
+                sunk = -1 if absent[b] else last[k]
                 if sunk < least:
                     return k, x
                 if m.place[1] == FREE:
@@ -227,7 +262,12 @@ def chase(
                 m.place[0] = place = min(place, sunk)
                 continue
             _mark(v.writer, found_first[k], found_stop[k], m, duration, most)
-    return (DEAR, DEAR) if m.used[3] > most else (FREE, FREE)
+    if m.used[3] > most:
+        return DEAR, DEAR
+    for k in range(len(first)):
+        if m.reach[first[k]] > stop[k]:
+            return CHANGED, k
+    return FREE, FREE
 
 
 @inner
@@ -257,8 +297,14 @@ def is_there(place: int, last: int, dies: bool, absent: bool, until: int) -> boo
 
 
 @jit
-def sources(v: Origins, ops: I64, place: int, absent: Bool, until: I64) -> tuple[I64, I64, I64]:
-    """The values that `ops` read when they run again: rows of buffers and of whole writes, or `ON_DEVICE`."""
+def is_kept(op: int, last: int, dies: bool, stop: int, kept: int) -> bool:
+    """Whether a read of `op` finds its version held beside its buffer; what it changes in place it has to make."""
+    return kept == stop and (dies or last > op)
+
+
+@jit
+def sources(v: Origins, ops: I64, place: int, absent: Bool, until: I64, kept: I64) -> tuple[I64, I64, I64]:
+    """The values that `ops` read when they run again: rows of buffers and of whole writes, `ON_DEVICE`, or `HELD`."""
     ptr = np.zeros(len(ops) + 1, np.int64)
     for i in range(len(ops)):
         ptr[i + 1] = ptr[i] + v.read_ptr[ops[i] + 1] - v.read_ptr[ops[i]]
@@ -266,21 +312,23 @@ def sources(v: Origins, ops: I64, place: int, absent: Bool, until: I64) -> tuple
     for i in range(len(ops)):
         for j in range(ptr[i + 1] - ptr[i]):
             k = v.read_ptr[ops[i]] + j
-            buffer[ptr[i] + j] = v.read[k]
-            if not is_there(place, v.last[k], v.dies[k], absent[v.read[k]], until[v.read[k]]):
-                whole[ptr[i] + j] = v.writer[v.found.first[k]]
+            b = buffer[ptr[i] + j] = v.read[k]
+            if is_there(place, v.last[k], v.dies[k], absent[b], until[b]):
+                continue
+            held = is_kept(ops[i], v.last[k], v.dies[k], v.found.stop[k], kept[b])
+            whole[ptr[i] + j] = HELD if held else v.writer[v.found.first[k]]
     return ptr, buffer, whole
 
 
-def replay(device: Device, wanted: Mapping[int, int], place: int) -> Replay:
+def replay(device: Device, wanted: Sequence[Recompute | Hold], place: int) -> Replay:
     """Return what runs again right before op `place`, in order.
 
     Parameters
     ----------
     device : Device
         With all decisions of the plan.
-    wanted : dict of int to int
-        Each buffer that a decision brings back here, and its last access before the gap (`after`).
+    wanted : sequence of Recompute or Hold
+        Whose values are made again here.
     place : int
 
     Raises
@@ -292,21 +340,25 @@ def replay(device: Device, wanted: Mapping[int, int], place: int) -> Replay:
     -----
     A worklist: O(ops and reads of the closure + decisions).
     """
-    v, (ops, absent) = device.values, device.closure(wanted, place)
-    back = frozenset(Value(b, int(v.writer[v.left.first[v.after(b, after)]])) for b, after in wanted.items())
-    ptr, buffer, whole = sources(v, ops, place, absent, device.until)
+    v, (ops, there) = device.values, device.closure(wanted, place)
+    value = {d: Value(d.buffer, int(v.writer[v.left.first[v.after(d.buffer, d.after)]])) for d in wanted}
+    back = frozenset(value[d] for d in wanted if isinstance(d, Recompute))
+    held = {value[d]: d.until for d in wanted if isinstance(d, Hold)}
+    for twice in back & held.keys():
+        raise Refused(f"what is held of buffer {twice.buffer}", ANYWAY)
+    ptr, buffer, whole = sources(v, ops, place, *there)
     reads = list(map(Value, buffer.tolist(), whole.tolist()))
     reruns = []
     for x, first, stop in zip(ops.tolist(), ptr[:-1].tolist(), ptr[1:].tolist()):
         wrote = slice(v.write_ptr[x], v.write_ptr[x + 1])
         writes = map(Value, v.write[wrote].tolist(), v.made[wrote].tolist())
         reruns.append(Rerun(x, tuple(reads[first:stop]), tuple(writes)))
-    return Replay(place, back, tuple(reruns), _spans(reruns))
+    return Replay(place, back, held, tuple(reruns), _spans(reruns))
 
 
-def replays(device: Device, drops: Iterable[Recompute]) -> list[Replay]:
+def replays(device: Device, wanted: Iterable[Recompute | Hold]) -> list[Replay]:
     """Return what runs again at each place; `device` has these decisions and all others. It raises `Refused`."""
-    wanted: dict[int, dict[int, int]] = {}
-    for d in drops:
-        wanted.setdefault(d.at, {})[d.buffer] = d.after
-    return [replay(device, wanted[at], at) for at in sorted(wanted)]
+    by_place: dict[int, list[Recompute | Hold]] = {}
+    for d in wanted:
+        by_place.setdefault(d.at, []).append(d)
+    return [replay(device, by_place[at], at) for at in sorted(by_place)]

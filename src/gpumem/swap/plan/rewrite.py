@@ -6,7 +6,7 @@ segments that wrap the iteration need no case of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 from gpumem.base.display import Shown
 from gpumem.swap.plan._cuts import Copy, Cut, find_cuts, find_holds, find_replays, issue_order
 from gpumem.swap.plan.decisions import Decision, Recompute, Swap, Variant
-from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
+from gpumem.swap.plan.replay import HELD, ON_DEVICE, Replay, Rerun, Value
 from gpumem.swap.plan.variants import own_workspaces, reruns_of, variants_of
 from gpumem.trace import COMPUTE, COPY_OUT, I64, RECOMPUTE, Buffers, Csr, Ops, Trace
 from gpumem.trace.kinds import GENERATOR, GENERATOR_BYTES, WORKSPACE
@@ -45,6 +45,7 @@ class _Rewrite:
     end: list[int]
     host: list[bool]
     segments: dict[int, list[int]]  # new ids of a cut buffer, in the order of its lifetime
+    held: dict[int, list[int]]  # and of what is held beside a buffer, the last one first
     eternal: list[bool]
     blocking: bool  # the host waits for each copy
     ways: dict[tuple[int, int], Variant]  # of reruns that have an implementation of their own, by op and place
@@ -64,15 +65,19 @@ class _Rewrite:
     ) -> _Rewrite:
         """Start with whole buffers, those that are held longer."""
         b, forever = trace.buffers, trace.eternal
-        last = pos[(b.end - 1) % trace.n]
+        last, before = pos[(b.end - 1) % trace.n], np.append(pos, n)
         if until:
             held = np.array(list(until), np.int64)
-            last[held] = np.append(pos, n)[list(until.values())] - 1
+            last[held] = before[list(until.values())] - 1
         start = np.where(forever & (b.start == 0), 0, pos[b.start])
         end = np.where(forever, start + n, start + 1 + (last - start) % n)
         columns = (list(range(len(b))), start.tolist(), end.tolist(), b.host.tolist())
         own = own_workspaces(trace) if ways else {}
-        return cls(trace, cuts, pos, n, *columns, {}, forever.tolist(), blocking, ways, own, {})
+        return cls(trace, cuts, pos, n, *columns, {}, {}, forever.tolist(), blocking, ways, own, {})
+
+    def begins(self, op: int) -> int:
+        """The new index of an old op, or of the end of the iteration."""
+        return int(self.pos[op]) if op < len(self.pos) else self.n
 
     def span(self, start: int, last: int) -> int:
         """The end of the arc from `start` through `last`."""
@@ -91,7 +96,8 @@ class _Rewrite:
         held = []  # the last new index of the segment before each cut
         for c in cuts:
             at_copy = c.dirty and isinstance(c.decision, Swap) and c.release == c.decision.out + 1
-            held.append(c.out if at_copy else int(self.pos[(c.release - 1) % len(self.pos)]))
+            last = int(self.pos[(c.release - 1) % len(self.pos)]) if c.until < 0 else self.begins(c.until) - 1
+            held.append(c.out if at_copy else last)
         ids = [self.add(b, c.back, self.span(c.back, last)) for c, last in zip(cuts, held[1:])]
         back = cuts[-1].back
         if self.eternal[b]:  # the last segment goes round to the first cut
@@ -135,8 +141,16 @@ class _Rewrite:
 
     def on_device(self, b: int, at: int) -> int:
         """The new id of `b` at new index `at`, where it is on the device."""
-        pieces = self.segments.get(b, [b])
+        return self._piece(self.segments.get(b, [b]), at)
+
+    def _piece(self, pieces: Sequence[int], at: int) -> int:
         return next(p for p in pieces if (at - self.start[p]) % self.n < self.end[p] - self.start[p])
+
+    def found(self, v: Value, at: int, made: Mapping[Value, int]) -> int:
+        """The new id of what a rerun reads or writes at new index `at`."""
+        if v.whole == ON_DEVICE:
+            return self.on_device(v.buffer, at)
+        return self._piece(self.held[v.buffer], at) if v.whole == HELD else made[v]
 
     def settle(self, what: Copy | Replay, at: int) -> None:
         """What is inserted gets new index `at`: tell the cuts."""
@@ -161,21 +175,24 @@ class _Rewrite:
 
     def replay(self, r: Replay, first: int) -> list[_NewOp]:
         """Make the reruns of a place; a value that nobody wants there lives in scratch."""
-        made = {}
+        made, fresh = {}, dict[int, int]()
         for value, span in r.spans.items():
-            start, last = first + span.write, first + span.touch
-            made[value] = (
-                self.on_device(value.buffer, start) if value in r.wanted else self.add(value.buffer, start, last + 1)
-            )
-        return [self.rerun(x, first + k, made, self.ways.get((x.op, r.place))) for k, x in enumerate(r.reruns)]
+            start, end = first + span.write, first + span.touch + 1
+            if value in r.wanted:
+                made[value] = self.on_device(value.buffer, start)
+            elif value in r.held:
+                made[value] = fresh[value.buffer] = self.add(value.buffer, start, self.begins(r.held[value]))
+            else:
+                made[value] = self.add(value.buffer, start, end)
+        ops = [self.rerun(x, first + k, made, self.ways.get((x.op, r.place))) for k, x in enumerate(r.reruns)]
+        for buffer, piece in fresh.items():  # only now: up to here a piece that ends at this place is read
+            self.held.setdefault(buffer, []).insert(0, piece)
+        return ops
 
     def rerun(self, x: Rerun, at: int, made: dict[Value, int], way: Variant | None) -> _NewOp:
         """Make the rerun at new index `at`, by an implementation of its own where there is one."""
         ops = self.trace.ops
-        reads, writes = (
-            [self.on_device(v.buffer, at) if v.whole == ON_DEVICE else made[v] for v in row]
-            for row in (x.reads, x.writes)
-        )
+        reads, writes = ([self.found(v, at, made) for v in row] for row in (x.reads, x.writes))
         stream = ops.streams[ops.stream[x.op]]
         if way is None:
             return _NewOp(ops.name[x.op], reads, writes, stream, RECOMPUTE, x.op, x.op)
@@ -276,11 +293,12 @@ def rewrite(trace: Trace, decisions: Sequence[Decision], *, blocking: bool = Fal
     if not decisions:
         return Carried(trace, *place)
     trace = variants_of(trace, decisions)
-    cuts, until = find_cuts(trace, decisions), find_holds(trace, decisions)
+    holds = find_holds(trace, decisions)
+    cuts = find_cuts(trace, decisions, holds)
     replays = find_replays(trace, decisions)  # last: it trusts what the others have checked
     order = {d: k for k, d in enumerate(decisions)}
     pos, inserted, first, total = issue_order(trace.n, [c for row in cuts.values() for c in row], replays, order)
-    new = _Rewrite.of(trace, cuts, until, pos, total, blocking, reruns_of(trace, decisions, replays))
+    new = _Rewrite.of(trace, cuts, holds.until, pos, total, blocking, reruns_of(trace, decisions, replays))
     for what, index in zip(inserted, first):
         new.settle(what, index)
     for buffer, row in cuts.items():

@@ -19,7 +19,7 @@ import numpy as np
 from gpumem.trace import I64, Bool, Trace
 from gpumem.trace.kinds import INPUT, OPT_STATE, PARAM
 
-FINE, NO_WHOLE, OVER_BOUNDARY, SOURCE, COPY, STATISTIC, LASTING, WRAPS, RANDOM = range(9)
+FINE, NO_WHOLE, OVER_BOUNDARY, SOURCE, COPY, STATISTIC, LASTING, WRAPS, RANDOM, NOT_LEFT, ANYWAY = range(11)
 REASONS = (
     "",
     "no op makes it as a whole",
@@ -30,6 +30,8 @@ REASONS = (
     "it is a parameter or optimizer state",
     "the gap wraps the iteration boundary",
     "it is random, and the host has no room for the state of the generator",
+    "reruns at that place change it on",
+    "it comes back there anyway",
 )
 
 
@@ -97,6 +99,11 @@ class Origins(NamedTuple):
             return v._replace(why=np.where(runs & (v.why == FINE), RANDOM, v.why))
 
         return self._replace(found=barred(self.found), left=barred(self.left))
+
+    def last_access(self, buffer: int) -> int:
+        """Return the last op of the iteration that accesses a buffer, -1 if there is none."""
+        lo, hi = int(self.access_ptr[buffer]), int(self.access_ptr[buffer + 1])
+        return int(self.access[hi - 1]) if lo < hi else -1
 
     def after(self, buffer: int, op: int) -> int:
         """Return the row of `left` after access `op` of `buffer`."""

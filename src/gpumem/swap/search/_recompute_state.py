@@ -20,7 +20,7 @@ import numpy as np
 from gpumem.base.jit import inner, jit
 from gpumem.swap.facts.recompute_cost import MadeAgain, loads, replayed
 from gpumem.swap.plan.gaps import Windows
-from gpumem.swap.plan.replay import ON_DEVICE, closure, sources
+from gpumem.swap.plan.replay import FREE, ON_DEVICE, closure, sources
 from gpumem.swap.search._operator_choices import Ways
 from gpumem.trace import F64, I64, Bool
 
@@ -170,16 +170,17 @@ def _replay(r: Replays, d: Drops, place: int) -> bool:
                 wanted[count] = g
                 count += 1
     again = np.zeros(len(m.duration), np.bool_)
-    stuck, _ = closure(v, m.first[wanted], m.stop[wanted], place, absent, r.until, again)
+    none = np.full(len(m.size), -1)
+    stuck, _ = closure(v, m.first[wanted], m.stop[wanted], place, absent, r.until, none, again)
     ops = np.flatnonzero(again[:place])
-    if stuck >= 0:
+    if stuck != FREE:
         return False
     first, last = np.full(m.values[0], -1), np.full(m.values[0], -1)
     scratch = np.ones(m.values[0], np.bool_)
     d.beside[place], d.added[place] = replayed(
         m, d.size, d.duration, wanted, place, absent, r.until, ops, first, last, scratch
     )
-    _, read, whole = sources(v, ops, place, absent, r.until)
+    _, read, whole = sources(v, ops, place, absent, r.until, none)
     return _note(r, d, place, ops, read, whole)
 
 

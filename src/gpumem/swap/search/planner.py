@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from gpumem.swap.facts.limits import FAR, Judge, fits, floor
 from gpumem.swap.facts.operators import Menu, menu_of, smallest
 from gpumem.swap.facts.options import check_numbers, check_ops, check_start, option
 from gpumem.swap.plan import Plan
+from gpumem.swap.plan.tails import drop_tails, without_tails
 from gpumem.swap.planner import Planner, PlannerRecord, plans
 from gpumem.swap.search._operator_choices import choices_of
 from gpumem.swap.search.annealing import Annealing
@@ -42,6 +43,7 @@ class Search(PlannerRecord):
     effort: float = option(1.0)
     finds_lowest: ClassVar[bool] = True
     reports: ClassVar[bool] = True
+    drops_tails: ClassVar[bool] = True
 
     @property
     def begins_with(self) -> tuple[Planner, ...]:
@@ -201,6 +203,10 @@ def lowest(
         Bytes.
     """
     check_numbers(effort=effort, seed=seed, stall=stall)
+    less = without_tails(trace)
+    if less is not trace:
+        plan, limit = lowest(less, machine, stall=stall, seed=seed, effort=effort)
+        return replace(plan, decisions=tuple(drop_tails(trace, less, plan.decisions))), limit
     least = floor(trace)[1]
     found = Annealing(trace, machine, least, effort, seed)
     if trace.peak_load <= least or not len(found.w):

@@ -38,7 +38,7 @@ class RecomputeRounds:
         self.reruns = Reruns(trace, job.swaps()[0])
         self.beside: dict[int, int] = defaultdict(int)  # bytes needed before an op, beside what is counted there
         self.needed: dict[int, set[int]] = defaultdict(set)  # before which ops recomputations read a buffer
-        self._next, self._made = -1, Replay(0, frozenset(), (), {})
+        self._next, self._made = -1, Replay(0, frozenset(), {}, (), {})
 
     @property
     def peak(self) -> int:
