@@ -289,10 +289,10 @@ def _plans(draw: st.DrawFn, trace: Trace, kinds: Sequence[type[Decision]]) -> Pl
 def _holds(draw: st.DrawFn, trace: Trace, places: Sequence[int]) -> list[Hold]:
     """Draw what ends later than its lifetime, or with its last access, and what is made again beside it."""
     b, n, touched, holds = trace.buffers, trace.n, trace.accesses().op.tolist(), list[Hold]()
-    for k, (start, end, host) in enumerate(zip(b.start.tolist(), b.end.tolist(), b.host.tolist())):
+    for k, (end, host) in enumerate(zip(b.end.tolist(), b.host.tolist())):
         if host:
             continue
-        if end <= n and end - start < n and draw(st.integers(0, 5)) == 5:
+        if end <= n and not trace.eternal[k] and draw(st.integers(0, 5)) == 5:
             least = touched[k][-1] + 1 if touched[k] and not b.persistent[k] else end
             holds.append(Hold(k, draw(st.integers(least, n))))
         while touched[k] and draw(st.integers(0, 4)) == 4:

@@ -8,10 +8,13 @@ from hypothesis import assume, given, strategies as st
 from gpumem.swap.plan import Hold, Plan, Recompute
 from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
+from gpumem.swap.search._chosen import chosen_of
+from gpumem.swap.search._hold_moves import hold_step
 from gpumem.swap.search._operator_choices import fastest
-from gpumem.swap.search._recompute_state import Drops, choose, drop, fill, remember, settle, tidy
+from gpumem.swap.search._recompute_changes import choose, drop, fill, hold, let_go, linger, outlive, settle
+from gpumem.swap.search._recompute_state import Chosen, Drops, remember, tidy
 from gpumem.swap.search.annealing import Annealing
-from gpumem.testing import plans, steps
+from gpumem.testing import steps
 from gpumem.trace import RECOMPUTE
 from tests.strategies import machine_of
 from tests.swap.search.oracles import menus
@@ -19,9 +22,8 @@ from tests.swap.search.oracles import menus
 
 def same(left: Drops, right: Drops) -> None:
     """All that follows from what is dropped; where it was noted is of no matter."""
+    assert decided(left) == decided(right)
     for name in (
-        "at",
-        "by",
         "longer",
         "duration",
         "size",
@@ -37,32 +39,54 @@ def same(left: Drops, right: Drops) -> None:
     assert left.points[: left.used[0]].tolist() == right.points[: right.used[0]].tolist()
 
 
+def decided(d: Drops) -> tuple[object, ...]:
+    """What is chosen; in which order pieces stand is of no matter."""
+    c = d.c
+    pieces = zip(*(column[: c.pieces[0]].tolist() for column in (c.value, c.start, c.stop)))
+    return c.at.tolist(), c.later.tolist(), c.by.tolist(), c.until.tolist(), sorted(pieces)
+
+
+def decided_by(c: Chosen, d: Drops) -> tuple[object, ...]:
+    """The same of a choice that says nothing of ways; holding a buffer until its death is no holding."""
+    return decided(d._replace(c=c._replace(by=d.c.by)))
+
+
+def change(data: st.DataObject, found: Annealing) -> bool:
+    """Change one thing, any that there is."""
+    r, d, m = found.r, found.d, found.r.made
+    n, gap = found.trace.n, st.sampled_from(found.r.can.tolist())
+    kind = data.draw(st.sampled_from(["choose", "drop", "drop", "hold", "hold", "linger", "outlive", "let_go", "step"]))
+    if kind == "choose" and len(found.choices):
+        k = data.draw(st.integers(0, len(found.choices) - 1))
+        return choose(r, d, k, data.draw(st.integers(int(r.ways.first[k]), int(r.ways.first[k + 1]) - 1)))
+    if kind == "hold":
+        start = data.draw(st.integers(1, n - 1))
+        return hold(r, d, data.draw(st.integers(0, len(m.holder) - 1)), start, data.draw(st.integers(start, n)))
+    if kind == "outlive":
+        return outlive(r, d, data.draw(st.integers(0, len(m.size) - 1)), data.draw(st.integers(-1, n)))
+    if kind == "let_go" and d.c.pieces[0]:
+        return let_go(r, d, data.draw(st.integers(0, int(d.c.pieces[0]) - 1)))
+    if kind == "step":
+        return hold_step(r, d, np.array([data.draw(st.integers(1, 10**6))]))
+    g = data.draw(gap)
+    after, last = int(m.after[g]), int(r.lasts[g])
+    if kind == "linger" and d.c.at[g]:
+        return linger(r, d, g, data.draw(st.sampled_from([0, *range(after + 1, int(d.c.at[g]) + 1)])))
+    return drop(r, d, g, data.draw(st.sampled_from([0, last, *range(after + 1, last)])) if not d.c.at[g] else 0)
+
+
 @given(st.data())
 def test_one_change_after_another_is_what_apply_makes_of_all(data: st.DataObject) -> None:
-    """Values made again and ways of ops, in any order; the empty menu as well."""
+    """Values made again and held, and ways of ops, in any order; the empty menu as well."""
     trace, target = data.draw(steps()), machine_of(data)
-    holds = [d for d in data.draw(plans(trace, kinds=(Hold,))).decisions if isinstance(d, Hold)]
-    found = Annealing(
-        trace,
-        target,
-        1,
-        1.0,
-        0,
-        recompute=True,
-        plan=Plan.of(trace, holds),
-        algorithms=data.draw(menus(trace)),
-    )
+    found = Annealing(trace, target, 1, 1.0, 0, recompute=True, algorithms=data.draw(menus(trace)))
     r, d = found.r, found.d
     assume(len(r.can))
     anew, was = Drops.of(r), d.copy()
-    for _ in range(data.draw(st.integers(1, 8))):
-        if len(found.choices) and data.draw(st.booleans()):
-            k = data.draw(st.integers(0, len(found.choices) - 1))
-            fine = choose(r, d, k, data.draw(st.integers(int(r.ways.first[k]), int(r.ways.first[k + 1]) - 1)))
-        else:
-            g = data.draw(st.sampled_from(r.can.tolist()))
-            after, last = int(r.made.after[g]), int(r.lasts[g])
-            fine = drop(r, d, g, data.draw(st.sampled_from([0, last, *range(after + 1, last)])) if not d.at[g] else 0)
+    settle(r, d)
+    remember(r, was, d)
+    for _ in range(data.draw(st.integers(1, 12))):
+        fine = change(data, found)
         if fine and data.draw(st.integers(0, 3)):
             settle(r, d)
             remember(r, was, d)
@@ -73,9 +97,10 @@ def test_one_change_after_another_is_what_apply_makes_of_all(data: st.DataObject
             remember(r, was, d)
     tidy(r, d)
     settle(r, d)  # from what was noted, remembered and tidied up
-    assert fill(r, anew, d.at, d.by)
+    assert fill(r, anew, d.c)
     same(d, anew)
-    decisions = [*found.changes(d.at, d.by), *holds]
+    decisions = found.changes(d.c)
+    assert decided(d) == decided_by(chosen_of(r, found.w.rows(trace.n), Plan.of(trace, decisions)), d)
     again = Plan.of(trace, decisions).apply(trace)
     ran = again.ops.role == RECOMPUTE
     time = target.durations(again)
@@ -84,8 +109,9 @@ def test_one_change_after_another_is_what_apply_makes_of_all(data: st.DataObject
     np.testing.assert_array_equal(d.duration - d.longer, target.durations(fastest(trace, found.choices)))
     np.testing.assert_array_equal(d.held[1::2], again.load()[~ran])
     assert max(d.held[1::2].max(), max((d.held[2 * i] for i in np.flatnonzero(d.wanted)), default=0)) == again.peak_load
-    drops, w = [x for x in decisions if isinstance(x, Recompute)], found.w
-    for made in replays(Device(trace, Origins.of(trace), [*drops, *holds]), drops):
+    there, w = [x for x in decisions if isinstance(x, Recompute | Hold)], found.w
+    wanted = [x for x in there if isinstance(x, Recompute) or x.at >= 0]
+    for made in replays(Device(trace, Origins.of(trace), there), wanted):
         for g in np.flatnonzero(np.isin(w.buffer, list(made.sources))):
             far = (made.place - w.after[g] - 1) % trace.n + 1
             if far <= w.before[g] - w.after[g]:

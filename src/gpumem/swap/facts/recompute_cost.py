@@ -18,8 +18,8 @@ import numpy as np
 from gpumem.base.jit import inner, jit
 from gpumem.swap.facts.load import at_places
 from gpumem.swap.plan.gaps import Spans
-from gpumem.swap.plan.replay import FREE, ascending, chase, clear, is_there, marks
-from gpumem.swap.plan.values import Origins
+from gpumem.swap.plan.replay import FREE, ascending, chase, clear, is_kept, is_there, marks
+from gpumem.swap.plan.values import FINE, Origins
 from gpumem.trace import I64, Bool, Trace
 
 ANY = 2**62  # reruns: more than any plan has
@@ -45,9 +45,12 @@ class MadeAgain(NamedTuple):
     duration: I64  # n: ns
     load: I64  # 2 n: the load of the trace
     end: I64  # B: where lifetimes end, for those that are held longer
+    lives: Bool  # B: whether a lifetime is within the iteration, so that it can be
     read_value: I64  # of each read of `origins`, which value; values are numbered
     write_value: I64
-    values: I64  # how many there are, in an array of one
+    holder: I64  # V, of each value: its buffer; those of one buffer are neighbours
+    begins: I64  # its whole write in `origins.writer`, -1 where it has none that could run again
+    ends: I64  # where the chain of its last version stops there
     buffer: I64  # m, of each gap
     after: I64
     before: I64
@@ -58,25 +61,27 @@ class MadeAgain(NamedTuple):
     @classmethod
     def of(cls, trace: Trace, duration: I64, found: Spans, barred: Bool | None = None) -> MadeAgain:
         """Take gaps within the iteration whose values can be made again; `barred`, bool[n]: ops that must not run."""
-        v, count = Origins.of(trace), len(trace.buffers)
+        v = Origins.of(trace)
         v = v if barred is None else v.without(barred)
         row = np.array([v.after(*at) for at in zip(found.buffer.tolist(), found.after.tolist())], np.int64)
-        made = [
-            np.append(v.writer, -1)[first] * count + b
-            for first, b in ((v.found.first, v.read), (v.left.first[row], found.buffer))
-        ]
-        made.append(v.made * count + v.write)
-        number = np.unique(np.concatenate(made), return_inverse=True)[1].astype(np.int64)
-        read, value, write = np.split(number, np.cumsum([len(x) for x in made])[:-1])
+        stride, writer = trace.n + 1, np.append(v.writer, -1) + 1
+        made = [b * stride + writer[first] for first, b in ((v.found.first, v.read), (v.left.first[row], found.buffer))]
+        made.append(v.write * stride + v.made + 1)
+        key, number = np.unique(np.concatenate(made), return_inverse=True)
+        read, value, write = np.split(number.astype(np.int64), np.cumsum([len(x) for x in made])[:-1])
+        begins, ends = _last_versions(v, key, stride)
         return cls(
             v,
             trace.buffers.size,
             duration,
             at_places(trace),
             trace.buffers.end,
+            ~trace.buffers.host & ~trace.eternal & (trace.buffers.end <= trace.n),
             read,
             write,
-            np.array([number.max(initial=-1) + 1]),
+            key // stride,
+            begins,
+            ends,
             found.buffer,
             found.after,
             found.before,
@@ -107,6 +112,18 @@ class MadeAgain(NamedTuple):
         return found
 
 
+def _last_versions(v: Origins, key: I64, stride: int) -> tuple[I64, I64]:
+    """Of each value the chain that makes its last version; -1 where that cannot run again."""
+    buffer = np.repeat(np.arange(len(v.access_ptr) - 1), np.diff(v.access_ptr))
+    mine = np.flatnonzero(v.left.first < v.left.stop)
+    value = np.searchsorted(key, buffer[mine] * stride + v.writer[v.left.first[mine]] + 1)
+    begins, ends = np.full((2, len(key)), -1, np.int64)
+    np.maximum.at(ends, value, v.left.stop[mine])
+    last = (v.left.stop[mine] == ends[value]) & (v.left.why[mine] == FINE)
+    begins[value[last]] = v.left.first[mine[last]]
+    return begins, ends
+
+
 @jit
 def _costs(m: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tuple[int, int, int, int]:
     """As `MadeAgain.costs`; what `MadeAgain.written` returns is noted where there is room for it."""
@@ -116,8 +133,8 @@ def _costs(m: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tuple[
     by_after, gone = np.argsort(m.after, kind="mergesort"), 0  # so many of these are dropped by the place
     absent, none = np.zeros(len(m.size), np.bool_), np.full(len(m.size), -1)
     marked, free = marks(np.zeros(n, np.bool_), len(v.writer)), np.zeros(n, np.int64)
-    first, last = np.full(m.values[0], -1), np.full(m.values[0], -1)
-    scratch = np.ones(m.values[0], np.bool_)
+    first, last = np.full(len(m.holder), -1), np.full(len(m.holder), -1)
+    scratch = np.ones(len(m.holder), np.bool_)
     peak, position, ns, reruns = 0, 0, 0, 0
     for i in range(n):
         if load[2 * i + 1] > peak:
@@ -135,7 +152,8 @@ def _costs(m: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tuple[
         if stuck != FREE:
             return -1, -1, -1, -1
         ops = ascending(marked)
-        extra, took = replayed(m, m.size, m.duration, wanted, place, absent, until, ops, first, last, scratch)
+        stay = m.value[wanted]
+        extra, took = replayed(m, m.size, m.duration, stay, place, absent, until, none, ops, first, last, scratch)
         ns += took
         reruns += len(ops)
         if reruns > most:
@@ -182,10 +200,11 @@ def replayed(
     m: MadeAgain,
     size: I64,
     duration: I64,
-    wanted: I64,
+    stay: I64,
     place: int,
     absent: Bool,
     until: I64,
+    kept: I64,
     ops: I64,
     first: I64,
     last: I64,
@@ -193,23 +212,27 @@ def replayed(
 ) -> tuple[int, int]:
     """The most bytes that the reruns of a place hold beside its load, and their ns; columns over values are lent.
 
-    `size` and `duration` may be others than those of `m`, where ops run by other implementations.
+    `stay`: the values that the load counts there. `absent`, `until`, `kept`: as in `replay.Present`. `size` and
+    `duration` may be others than those of `m`, where ops run by other implementations.
     """
     # columns by name: looked up in the tuples at every use, the loop takes many times as long
     v = m.origins
-    read_ptr, read, lasts, dies, read_value = v.read_ptr, v.read, v.last, v.dies, m.read_value
+    read_ptr, read, lasts, dies, stops, read_value = v.read_ptr, v.read, v.last, v.dies, v.found.stop, m.read_value
     write_ptr, write, write_value = v.write_ptr, v.write, m.write_value
     held = 0
-    for k in wanted:
-        scratch[m.value[k]] = False
-        held -= size[m.buffer[k]]
+    for k in stay:
+        scratch[k] = False
+        held -= size[m.holder[k]]
     for x in ops:
         for k in range(write_ptr[x], write_ptr[x + 1]):
             if first[write_value[k]] < 0:
                 first[write_value[k]] = x
             last[write_value[k]] = x
         for k in range(read_ptr[x], read_ptr[x + 1]):
-            if not is_there(place, lasts[k], dies[k], absent[read[k]], until[read[k]]):
+            b = read[k]
+            if is_there(place, lasts[k], dies[k], absent[b], until[b]):
+                continue
+            if not is_kept(x, lasts[k], dies[k], stops[k], kept[b]):
                 last[read_value[k]] = x
     most, ns = held, 0
     for x in ops:
@@ -221,13 +244,16 @@ def replayed(
         for k in range(write_ptr[x], write_ptr[x + 1]):
             held -= _ends(write_value[k], x, last, scratch) * size[write[k]]
         for k in range(read_ptr[x], read_ptr[x + 1]):
-            if not is_there(place, lasts[k], dies[k], absent[read[k]], until[read[k]]):
-                held -= _ends(read_value[k], x, last, scratch) * size[read[k]]
+            b = read[k]
+            if is_there(place, lasts[k], dies[k], absent[b], until[b]):
+                continue
+            if not is_kept(x, lasts[k], dies[k], stops[k], kept[b]):
+                held -= _ends(read_value[k], x, last, scratch) * size[b]
     for x in ops:
         for k in range(write_ptr[x], write_ptr[x + 1]):
             first[write_value[k]] = last[write_value[k]] = -1
-    for k in wanted:
-        scratch[m.value[k]] = True
+    for k in stay:
+        scratch[k] = True
     return most, ns
 
 

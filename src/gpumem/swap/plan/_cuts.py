@@ -146,7 +146,7 @@ def _check_end(d: Hold, accesses: Sequence[int], found: Holds, trace: Trace) -> 
     start, end, last = int(b.start[d.buffer]), int(b.end[d.buffer]), max(accesses, default=-1)
     if d.buffer in found.until:
         raise ValueError(f"{d}: it is already held until op {found.until[d.buffer]}")
-    if end > trace.n or end - start == trace.n:
+    if end > trace.n or trace.eternal[d.buffer]:
         raise ValueError(f"{d}: its lifetime [{start}, {end}) leaves nothing to hold in an iteration of {trace.n} ops")
     if d.after not in (-1, last):
         raise ValueError(f"{d}: nothing drops it after op {d.after}; its last access is at op {last}")

@@ -10,7 +10,8 @@ import numpy as np
 
 from gpumem.base.jit import inner, jit
 from gpumem.swap.search._evaluate import Evaluation, SwapProblem, SwapState, evaluate, retime
-from gpumem.swap.search._recompute_state import Drops, Replays, choose, drop, remember, settle, tidy
+from gpumem.swap.search._recompute_changes import choose, drop, settle
+from gpumem.swap.search._recompute_state import Drops, Replays, remember, tidy
 from gpumem.trace import F64, Bool
 
 TRIES = 12  # at one load
@@ -51,7 +52,7 @@ def relieve(r: Replays, d: Drops, was: Drops, worth: F64, goal: int, most: int) 
 @inner
 def _next(r: Replays, d: Drops, worth: F64, tried: Bool, top: int) -> int:
     """The gap over a position that is worth most, of those that were not tried; -1 where there is none."""
-    best, chosen, after, lasts, at = 0.0, -1, r.made.after, r.lasts, d.at
+    best, chosen, after, lasts, at = 0.0, -1, r.made.after, r.lasts, d.c.at
     for g in r.can:
         if worth[g] > best and not at[g] and not tried[g] and 2 * after[g] + 1 < top < 2 * lasts[g]:
             best, chosen = worth[g], g
@@ -75,8 +76,8 @@ def quicken(p: SwapProblem, r: Replays, d: Drops, s: SwapState, x: Evaluation, l
     """Run each op by its fastest way that makes the load no higher above a limit, those that gain most first."""
     first, longer = r.ways.first, r.ways.longer
     _, over = _look(p, r, d, s, x, limit)
-    for k in np.argsort(-longer[d.by], kind="mergesort"):
-        now = d.by[k]
+    for k in np.argsort(-longer[d.c.by], kind="mergesort"):
+        now = d.c.by[k]
         for way in range(first[k], now):
             if 2 * d.used[1] > len(d.read):
                 tidy(r, d)

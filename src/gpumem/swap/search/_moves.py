@@ -11,7 +11,7 @@ from gpumem.base.jit import inner, jit
 from gpumem.swap.search._copy_orders import MODULUS, draw, shift, toggle
 from gpumem.swap.search._evaluate import Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._recompute_moves import drop_step
-from gpumem.swap.search._recompute_state import Drops, Replays, remember
+from gpumem.swap.search._recompute_state import Chosen, Drops, Replays, choose_all, remember
 from gpumem.trace import I64
 
 DEAR = 4  # steps that one over drops counts for
@@ -49,12 +49,12 @@ def _step(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, seed: I64, budg
         return
     elif kind < 55 or not s.used[1]:
         g = draw(seed, len(p.size))
-        if not d.at[g]:
+        if not d.c.at[g]:
             toggle(p, d, s, g)
     elif kind < 80:
         g, h = s.ins[draw(seed, s.used[1])], draw(seed, len(p.size))
         toggle(p, d, s, g)
-        if h != g and not d.at[h]:
+        if h != g and not d.c.at[h]:
             toggle(p, d, s, h)
     elif kind < 90:
         shift(s.outs, s.used[0], seed)
@@ -116,8 +116,7 @@ def anneal(
     r: Replays,
     d: Drops,
     spare_d: Drops,
-    best_at: I64,
-    best_by: I64,
+    best_c: Chosen,
     s: SwapState,
     best: SwapState,
     spare: SwapState,
@@ -148,7 +147,7 @@ def anneal(
     while step < steps:
         while excess <= 0 and (limits[0] < limits[2] or waits < limits[3]):
             assign(best, s, True)
-            best_at[:], best_by[:] = d.at, d.by
+            choose_all(best_c, d.c)
             limits[2], limits[3] = limits[0], waits
             if limits[0] <= limits[1]:
                 if not waits:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from gpumem.base.jit import inner
 from gpumem.swap.search._copy_orders import draw, insert, remove, toggle
 from gpumem.swap.search._evaluate import Evaluation, SwapProblem, SwapState
-from gpumem.swap.search._recompute_state import MARKS, Drops, Replays, choose, drop, remember, settle, tidy
+from gpumem.swap.search._hold_moves import hold_step
+from gpumem.swap.search._recompute_changes import choose, drop, settle
+from gpumem.swap.search._recompute_state import MARKS, Drops, Replays, remember, tidy
 from gpumem.trace import I64
 
 CHOOSING = 30  # of a hundred steps over drops, how many change the way of an op, where ops have a choice
+HOLDING = 40  # of the others, how many change what stays for reruns; not tuned
 LOOKS = 16  # gaps drawn until one is around the point in question
 
 
@@ -25,10 +28,25 @@ def drop_step(p: SwapProblem, r: Replays, d: Drops, was: Drops, s: SwapState, x:
         fine = _choose_some(r, d, x, seed)
         settle(r, d)
         return fine
+    if draw(seed, 100) < HOLDING:
+        fine = hold_step(r, d, seed)
+    else:
+        fine = _drop_some(p, r, d, s, x, seed)
+    if fine:
+        settle(r, d)
+        for h in range(len(d.due)):
+            if s.selected[h] and d.due[h] != was.due[h]:
+                s.used[1] = insert(s.ins, remove(s.ins, s.used[1], h), h, p.begin, d.due, 2)
+    return fine
+
+
+@inner
+def _drop_some(p: SwapProblem, r: Replays, d: Drops, s: SwapState, x: Evaluation, seed: I64) -> bool:
+    """Drop another gap, none, or elsewhere."""
     g, kind = _some_gap(r, d, x, seed), draw(seed, 4)
-    if d.at[g]:
+    if d.c.at[g]:
         at = _some_place(r, d, g, seed) if kind == 2 else 0
-        fine = at != d.at[g] and drop(r, d, g, at)
+        fine = at != d.c.at[g] and drop(r, d, g, at)
         if kind == 0:
             toggle(p, d, s, g)
         elif kind == 3 and fine:
@@ -42,11 +60,6 @@ def drop_step(p: SwapProblem, r: Replays, d: Drops, was: Drops, s: SwapState, x:
         else:
             fine = True
         fine = fine and _drop_too(p, r, d, s, g, -1, seed)
-    if fine:
-        settle(r, d)
-        for h in range(len(d.due)):
-            if s.selected[h] and d.due[h] != was.due[h]:
-                s.used[1] = insert(s.ins, remove(s.ins, s.used[1], h), h, p.begin, d.due, 2)
     return fine
 
 
@@ -79,7 +92,7 @@ def _some_place(r: Replays, d: Drops, g: int, seed: I64) -> int:
 @inner
 def _drop_too(p: SwapProblem, r: Replays, d: Drops, s: SwapState, g: int, other: int, seed: I64) -> bool:
     """Drop a gap that is not dropped yet, and is not the other one."""
-    if g == other or d.at[g]:
+    if g == other or d.c.at[g]:
         return False
     if s.selected[g]:
         toggle(p, d, s, g)
@@ -92,7 +105,7 @@ def _keep_one(r: Replays, d: Drops, g: int, seed: I64) -> bool:
     k = draw(seed, len(r.can))
     for _ in range(len(r.can)):
         h = r.can[k]
-        if d.at[h]:
+        if d.c.at[h]:
             return drop(r, d, h, 0)
         k = (k + 1) % len(r.can)
     return True
@@ -105,10 +118,10 @@ def _choose_some(r: Replays, d: Drops, x: Evaluation, seed: I64) -> bool:
     if kind < 2:
         k = _some_op(r, d, x, k, seed)
     first, count = w.first[k], w.first[k + 1] - w.first[k]
-    if kind == 2 and d.by[k] > first:
-        count = d.by[k] - first + 1
+    if kind == 2 and d.c.by[k] > first:
+        count = d.c.by[k] - first + 1
     way = first + draw(seed, count - 1)
-    return choose(r, d, k, way + (way >= d.by[k]))
+    return choose(r, d, k, way + (way >= d.c.by[k]))
 
 
 @inner

@@ -19,14 +19,16 @@ from gpumem.swap.facts.options import check_numbers
 from gpumem.swap.facts.recompute import barred, recomputable
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.facts.times import Times
-from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
+from gpumem.swap.plan import Decision, Plan, Recompute, Swap, Variant
 from gpumem.swap.plan.gaps import Spans, Windows, around, gaps, windows
+from gpumem.swap.search._chosen import chosen_of, decisions_of
 from gpumem.swap.search._copy_orders import MODULUS, toggle
 from gpumem.swap.search._evaluate import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._greedy_recompute import quicken, relieve
 from gpumem.swap.search._moves import anneal, assign, greedy
 from gpumem.swap.search._operator_choices import Choices, Ways, choices_of, fastest, recorded_ways
-from gpumem.swap.search._recompute_state import Drops, Replays, fill, settle
+from gpumem.swap.search._recompute_changes import fill, settle
+from gpumem.swap.search._recompute_state import Chosen, Drops, Replays
 from gpumem.trace import F64, I64, RECOMPUTE, Bool, Trace
 
 HOT, COLD = 3e-3, 1e-4  # temperatures, in units of the evaluator's cost, where no op waits
@@ -37,6 +39,7 @@ WORK = 3e9  # the default effort, in looks at a point or a gap
 # effort of 1: with a tenth of it, and with no end, plans were now better and now worse; no end took 8 to 100 times as
 # long.
 SWEEPS = 10_000
+SHARED = 8  # how many times the best plan's reruns those of one gap may take, if others share them; not tuned
 SMALLEST = 2e-4  # of the peak load: smaller gaps are not looked at
 WEIGHTS = ((0.5, 0.1), (2.0, 0.9))  # of a stall of a whole iteration, in units of cost; first find, then improve
 CHUNKS = 32  # of a phase, between which progress is told and the deadline looked at
@@ -98,12 +101,8 @@ def problem(
         machine.pinned if w.size[first].sum() + hosted.max() > machine.pinned else -1,
         placed,
     )
-    until = np.full(len(trace.buffers), -1, np.int64)
-    for d in () if plan is None else plan.decisions:
-        if isinstance(d, Hold):
-            until[d.buffer] = d.until
-    made = MadeAgain.of(trace, machine.durations(trace), _within(w, n))
-    return p, Replays.of(made, Ways.of(trace, choices), until, w, lasts, worth, goal), w
+    made = MadeAgain.of(trace, machine.durations(trace), _within(w, n), barred(trace, machine))
+    return p, Replays.of(made, Ways.of(trace, choices), w, lasts, worth, goal), w
 
 
 def _useful(w: Windows, begin: I64, end: I64, turn: int, trace: Trace, goal: int) -> Bool:
@@ -126,15 +125,15 @@ def _within(w: Windows, n: int) -> Spans:
 
 
 def _longest(trace: Trace, machine: Machine, w: Windows, plan: Plan | None, least: int) -> I64:
-    """The ns that each gap's reruns may take alone.
+    """The ns that each gap's reruns may take alone, or the walk along long chains would take most of the time.
 
     A stream computes for the time of its ops at least, and of what runs again beside: with longer reruns a plan takes
-    longer than `least`, and whatever else is dropped adds to them. So nothing is lost but the walk along long chains.
-    That does not hold where the ops share several streams, nor where a plan holds dead buffers for its reruns.
+    longer than `least`. What others have made and stays is not counted in, so some times as much is allowed. None of
+    that holds where the ops share several streams.
     """
-    mine, holds = ~trace.ops.copies, plan is not None and any(isinstance(d, Hold) for d in plan.decisions)
-    one = len(np.unique(trace.ops.stream[mine])) == 1
-    most = max(least - int(machine.durations(trace)[mine].sum()), 0) if one and not holds else FAR
+    mine = ~trace.ops.copies
+    one = len(np.unique(trace.ops.stream[mine])) == 1 and least < FAR
+    most = SHARED * max(least - int(machine.durations(trace)[mine].sum()), 0) if one else FAR
     return np.full(len(w), most)
 
 
@@ -215,10 +214,10 @@ class Annealing:
         self.p, self.r, self.w = problem(
             trace, machine, goal, placed=placed, recompute=recompute, plan=plan, choices=self.choices, least=least
         )
-        self.holds = [] if plan is None else [d for d in plan.decisions if isinstance(d, Hold)]
         self.x, self.now, peak = Evaluation.of(self.p), start(self.p), trace.peak_load
         self.d, self.best = Drops.of(self.r), self.now.copy()
-        self.best_at, self.best_by = self.d.at.copy(), self.d.by.copy()
+        settle(self.r, self.d)
+        self.best_c = self.d.c.copy()
         self.points = int(self.d.used[0])
         retime(self.p, self.d, self.now, self.x)
         # the limit now, the goal, the lowest one kept to, the stall that it took
@@ -250,12 +249,10 @@ class Annealing:
 
     def from_plan(self, plan: Plan, line: Timeline) -> bool:
         """Start from a plan for the goal, with the stalls that it has in `line`; False where it cannot be said here."""
-        place, at = self.w.rows(self.trace.n), np.zeros(len(self.w), np.int64)
-        for gone in plan.decisions:
-            if isinstance(gone, Recompute) and (gone.buffer, gone.after) in place:
-                at[place[gone.buffer, gone.after]] = gone.at
         ways = self.recorded | {d.op: d for d in plan.decisions if isinstance(d, Variant) and d.at == -1}
-        fine = fill(self.r, self.d, np.where(self.r.lasts > 0, at, 0), self.by(lambda row: row.index(ways[row[0].op])))
+        chosen = chosen_of(self.r, self.w.rows(self.trace.n), plan)
+        chosen.by[:] = self.by(lambda row: row.index(ways[row[0].op]))
+        fine = fill(self.r, self.d, chosen)
         self.select((d.buffer, d.after) for d in plan.swaps)
         self.order(plan.swaps)
         self.stall(plan.apply(self.trace), line)
@@ -282,7 +279,7 @@ class Annealing:
     def lean(self) -> None:
         """Run each op by its way of the smallest workspace."""
         small = self.by(lambda row: min(range(len(row)), key=lambda k: (row[k].workspace, row[k].duration)))
-        fill(self.r, self.d, self.d.at, small)
+        fill(self.r, self.d, self.d.c.copy()._replace(by=small))
 
     def quicken(self) -> None:
         """Run ops by faster ways where the memory that is free allows it."""
@@ -298,7 +295,7 @@ class Annealing:
         self.now, place = start(self.p), self.w.rows(self.trace.n)
         for gap in chosen:
             k = place.get(gap, -1)
-            if k >= 0 and not self.d.at[k] and not self.now.selected[k]:
+            if k >= 0 and not self.d.c.at[k] and not self.now.selected[k]:
                 toggle(self.p, self.d, self.now, k)
 
     def stall(self, planned: Trace, line: Timeline) -> None:
@@ -311,7 +308,7 @@ class Annealing:
         """Go back to the best state, if there is one."""
         if self.limits[3] < FAR:
             assign(self.now, self.best, True)
-            fill(self.r, self.d, self.best_at, self.best_by)
+            fill(self.r, self.d, self.best_c)
 
     def with_stalls(self, share: float, rate: int = 0) -> None:
         """Keep to the goal with ops that wait, and look for less of that; `rate` as in `anneal`."""
@@ -333,7 +330,7 @@ class Annealing:
         was, rate = self.d.copy(), rate if len(self.r.can) + len(self.choices) else 0
         for k in work.each(range(chunks)):
             heat, less = (hot * (cold / hot) ** (part / chunks) for part in (k, k + 1))
-            state = (self.p, self.r, self.d, was, self.best_at, self.best_by, self.now, self.best, spare, self.x)
+            state = (self.p, self.r, self.d, was, self.best_c, self.now, self.best, spare, self.x)
             done = anneal(*state, random, self.limits, steps, heat, less, budget, weight, rate)
             if self.limits[3] < FAR:
                 work.tell(f"{self.limits[2] / self.trace.peak_load:.1%} of the peak, stalls of {self.limits[3]} ns")
@@ -341,19 +338,13 @@ class Annealing:
                 return True
         return False
 
-    def changes(self, at: I64, by: I64) -> list[Decision]:
-        """Return the decisions that what is dropped and the ways of ops stand for; `at` and `by` as in `Drops`."""
-        mine = np.flatnonzero(at)
-        gone = _within(self.w.where(mine), self.trace.n)
-        columns = (gone.buffer, gone.after, gone.before, at[mine])
-        taken = [ways[k] for ways, k in zip(self.choices, (by - self.r.ways.first[:-1]).tolist())]
-        return [
-            *(Recompute(*row) for row in zip(*(column.tolist() for column in columns))),
-            *(way for way in taken if way != self.recorded[way.op]),
-        ]
+    def changes(self, c: Chosen) -> list[Decision]:
+        """Return the decisions that what is chosen stands for."""
+        taken = [ways[k] for ways, k in zip(self.choices, (c.by - self.r.ways.first[:-1]).tolist())]
+        return [*decisions_of(self.r, c), *(way for way in taken if way != self.recorded[way.op])]
 
     def plan(self) -> Plan:
         """Return the plan that the best state stands for."""
-        fill(self.r, self.d, self.best_at, self.best_by)
+        fill(self.r, self.d, self.best_c)
         copies = swaps(self.p, self.w, self.d, self.best, self.x)
-        return Plan.of(self.trace, [*copies, *self.changes(self.best_at, self.best_by), *self.holds])
+        return Plan.of(self.trace, [*copies, *self.changes(self.best_c)])

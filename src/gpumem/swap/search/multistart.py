@@ -118,7 +118,7 @@ def relieved(found: Annealing, machine: Machine, multiple: float, *, small: bool
         buffers=replace(found.trace.buffers, of=np.arange(len(found.trace.buffers))),
         ops=replace(found.trace.ops, of=np.arange(found.trace.n)),
     )
-    again = Plan.of(bare, found.changes(found.d.at, found.d.by)).apply(bare)
+    again = Plan.of(bare, found.changes(found.d.c)).apply(bare)
     try:
         plan = autoswap(again, machine, int(found.limits[1]), peaks="all", threshold=1)
     except (NotReached, Infeasible):
