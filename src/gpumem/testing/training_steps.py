@@ -293,7 +293,7 @@ def _holds(draw: st.DrawFn, trace: Trace, places: Sequence[int]) -> list[Hold]:
         if host:
             continue
         if end <= n and not trace.eternal[k] and draw(st.integers(0, 5)) == 5:
-            least = touched[k][-1] + 1 if touched[k] and not b.persistent[k] else end
+            least = touched[k][-1] if touched[k] and not b.persistent[k] else end
             holds.append(Hold(k, draw(st.integers(least, n))))
         while touched[k] and draw(st.integers(0, 4)) == 4:
             after = draw(st.sampled_from(touched[k]))

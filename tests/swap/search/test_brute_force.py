@@ -12,8 +12,10 @@ from hypothesis import assume, given, settings, strategies as st
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.search._copy_orders import toggle
 from gpumem.swap.search._evaluate import Evaluation, evaluate, retime
-from gpumem.swap.search._recompute_state import Drops, fill
-from gpumem.swap.search.annealing import Annealing, problem, start
+from gpumem.swap.search._recompute_changes import fill, settle
+from gpumem.swap.search._recompute_state import Chosen, Drops
+from gpumem.swap.search.annealing import Annealing, start
+from gpumem.swap.search.instance import Instance, problem
 from gpumem.swap.search.planner import lowest, search
 from gpumem.testing import steps
 from tests.strategies import machine_of, traces
@@ -28,6 +30,7 @@ def test_the_lowest_limit_is_that_of_the_best_swap_set(data: st.DataObject) -> N
     target = machine_of(data, duplex=True)
     p, r, w = problem(trace, target, 0)
     d = Drops.of(r)
+    settle(r, d)
     assume(0 < len(w) <= 10)
     best = trace.peak_load
     for count in range(len(w) + 1):
@@ -51,7 +54,7 @@ def test_the_search_is_as_good_as_brute_force_in_three_modes(data: st.DataObject
     trace = data.draw(steps(streams=1, max_layers=3))
     target = machine_of(data, duplex=True)
     menu = data.draw(st.one_of(st.just({}), menus(trace)))
-    found = Annealing(trace, target, 1, 1.0, 0, recompute=True, algorithms=menu)
+    found = Annealing(Instance.of(trace, target, 1, recompute=True, algorithms=menu), 1.0, 0)
     p, r, w = found.p, found.r, found.w
     assume(0 < len(w) <= 8 and trace.peak_load > 1 and len(r.can))
     limit = data.draw(st.integers(max(trace.peak_load // 2, 1), trace.peak_load - 1))
@@ -61,7 +64,7 @@ def test_the_search_is_as_good_as_brute_force_in_three_modes(data: st.DataObject
     assume(prod(map(len, ways)) <= 9)
     for modes, by in product(product(*every), [np.array(some, np.int64) for some in product(*ways)]):
         mode = np.array(modes)
-        if not fill(r, d, np.where(mode == 2, r.lasts, 0), by):
+        if not fill(r, d, Chosen.of(r)._replace(at=np.where(mode == 2, r.lasts, 0), by=by)):
             continue
         s, cost = start(p), int(d.added.sum() + d.longer.sum())
         for g in np.flatnonzero(mode == 1):

@@ -23,6 +23,7 @@ from gpumem.swap.facts.limits import FAR, Judge, floor
 from gpumem.swap.plan import Plan, Variant
 from gpumem.swap.search import annealing, multistart
 from gpumem.swap.search.annealing import Annealing
+from gpumem.swap.search.instance import Instance
 from gpumem.swap.search.multistart import CHEAP, MORE, PROGRAM, SLOW, SMALL, SWAPPING, planners
 from gpumem.swap.search.planner import lowest, search
 from gpumem.testing import steps
@@ -142,7 +143,7 @@ def test_time_up_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> Non
     plan = search(trace, GTX, limit, recompute=False, seconds=1.0, progress=hear)
     check_plan(trace, GTX, plan, limit)
     assert told[0] == "published planners" and len(told) == 2 and "% of the peak" in told[-1]
-    found = Annealing(trace, GTX, limit, 1.0, 0).d
+    found = Annealing(Instance.of(trace, GTX, limit), 1.0, 0).d
     assert np.all(np.diff(found.points[: found.used[0]]) > 0)
 
 

@@ -14,6 +14,7 @@ from gpumem.swap.search._operator_choices import fastest
 from gpumem.swap.search._recompute_changes import choose, drop, fill, hold, let_go, linger, outlive, settle
 from gpumem.swap.search._recompute_state import Chosen, Drops, remember, tidy
 from gpumem.swap.search.annealing import Annealing
+from gpumem.swap.search.instance import Instance
 from gpumem.testing import steps
 from gpumem.trace import RECOMPUTE
 from tests.strategies import machine_of
@@ -79,7 +80,7 @@ def change(data: st.DataObject, found: Annealing) -> bool:
 def test_one_change_after_another_is_what_apply_makes_of_all(data: st.DataObject) -> None:
     """Values made again and held, and ways of ops, in any order; the empty menu as well."""
     trace, target = data.draw(steps()), machine_of(data)
-    found = Annealing(trace, target, 1, 1.0, 0, recompute=True, algorithms=data.draw(menus(trace)))
+    found = Annealing(Instance.of(trace, target, 1, recompute=True, algorithms=data.draw(menus(trace))), 1.0, 0)
     r, d = found.r, found.d
     assume(len(r.can))
     anew, was = Drops.of(r), d.copy()

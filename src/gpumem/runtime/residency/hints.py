@@ -107,7 +107,7 @@ class Hints:
             op = last[d.buffer][-1] if isinstance(d, Hold) else d.after
             around(op).bind.append((rows[op].index(d.buffer), k))
             if isinstance(d, Hold) and not outlives(d, trace):
-                _to_host(k, op, d.until, around)
+                _to_host(k, op, max(d.until, op + 1), around)
             else:
                 _place(k, d, around, trace.n, later.get((d.buffer, d.after), d.after + 1))
         for k, buffer in enumerate(tails, len(plan.decisions)):

@@ -150,7 +150,7 @@ def _check_end(d: Hold, accesses: Sequence[int], found: Holds, trace: Trace) -> 
         raise ValueError(f"{d}: its lifetime [{start}, {end}) leaves nothing to hold in an iteration of {trace.n} ops")
     if d.after not in (-1, last):
         raise ValueError(f"{d}: nothing drops it after op {d.after}; its last access is at op {last}")
-    least = end if b.persistent[d.buffer] or not accesses else last + 1
+    least = end if b.persistent[d.buffer] or not accesses else last
     if not least <= d.until <= trace.n:
         rule = f"must obey {'end' if least == end else least} <= until <= {trace.n}"
         raise ValueError(f"{d}: {rule}, and its lifetime is [{start}, {end})")

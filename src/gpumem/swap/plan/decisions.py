@@ -116,7 +116,7 @@ class Hold:
     With `at`: `after < at < until <= n`; the pieces of a buffer follow one another. Without::
 
         after the last access, end <= until <= n       the buffer outlives its lifetime, which ends at `end`
-        after the last access, until < end             its tail is dropped: nobody reads it any more
+        after the last access, at it <= until < end    its tail is dropped: nobody reads it any more
         after another one, until < at of its Recompute it is dropped later than right after the access
 
     One that crosses the boundary has neither a death nor a tail here, and what is persistent no tail.

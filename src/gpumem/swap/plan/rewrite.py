@@ -68,7 +68,8 @@ class _Rewrite:
         last, before = pos[(b.end - 1) % trace.n], np.append(pos, n)
         if until:
             held = np.array(list(until), np.int64)
-            last[held] = before[list(until.values())] - 1
+            used = pos[np.maximum(trace.last_touch()[held], 0) + b.start[held]]
+            last[held] = np.maximum(before[list(until.values())] - 1, used)
         start = np.where(forever & (b.start == 0), 0, pos[b.start])
         end = np.where(forever, start + n, start + 1 + (last - start) % n)
         columns = (list(range(len(b))), start.tolist(), end.tolist(), b.host.tolist())

@@ -3,7 +3,7 @@
 ::
 
     program   [ write ... read ................ free ]
-    tail                      |=======================|    nobody reads it: dropped by `Hold(buffer, until)`
+    tail                      |=======================|    nobody reads it: dropped by `Hold(buffer, last access)`
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def drop_tails(trace: Trace, less: Trace, decisions: Iterable[Decision]) -> list
     >>> from gpumem.trace import Buffers, Ops
     >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [0], []], [[0], [], []]))
     >>> drop_tails(trace, without_tails(trace), [])
-    [Hold(buffer=0, until=2, after=-1, at=-1)]
+    [Hold(buffer=0, until=1, after=-1, at=-1)]
     """
     chosen, last = [*decisions], trace.buffers.start + trace.last_touch()
     mine = {d.buffer for d in chosen if isinstance(d, Hold) and d.at < 0 and d.after in (-1, last[d.buffer])}
     short = np.flatnonzero(less.buffers.end < trace.buffers.end).tolist()
     ends = less.buffers.end[short].tolist()
-    return [*chosen, *(Hold(b, end) for b, end in zip(short, ends) if b not in mine)]
+    return [*chosen, *(Hold(b, end - 1) for b, end in zip(short, ends) if b not in mine)]

@@ -24,7 +24,7 @@ def chosen_of(r: Replays, rows: Mapping[tuple[int, int], int], plan: Plan) -> Ch
         if d.at < 0 and k >= 0 and c.at[k]:
             c.later[k] = d.until
         elif d.at < 0 and d.after in (-1, v.last_access(d.buffer)):
-            c.until[d.buffer] = d.until if d.until > r.made.end[d.buffer] else -1
+            c.until[d.buffer] = d.until if d.until >= r.made.end[d.buffer] else -1
         elif d.at >= 0 and c.pieces[0] < PIECES:
             row = v.after(d.buffer, d.after)
             mine = np.arange(r.value_of[d.buffer], r.value_of[d.buffer + 1])

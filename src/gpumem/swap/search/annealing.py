@@ -5,31 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from math import ceil, inf
-from types import MappingProxyType
 
 import numpy as np
 
 from gpumem.base import work
-from gpumem.simulator.machine import Machine
-from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import HOST, Timeline
-from gpumem.swap.facts.load import at_places
-from gpumem.swap.facts.operators import Menu
 from gpumem.swap.facts.options import check_numbers
-from gpumem.swap.facts.recompute import barred, recomputable
-from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.facts.times import Times
-from gpumem.swap.plan import Decision, Plan, Recompute, Swap, Variant
-from gpumem.swap.plan.gaps import Spans, Windows, around, gaps, windows
+from gpumem.swap.plan import Decision, Plan, Swap, Variant
+from gpumem.swap.plan.gaps import Windows
 from gpumem.swap.search._chosen import chosen_of, decisions_of
 from gpumem.swap.search._copy_orders import MODULUS, toggle
 from gpumem.swap.search._evaluate import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._greedy_recompute import quicken, relieve
 from gpumem.swap.search._moves import anneal, assign, greedy
-from gpumem.swap.search._operator_choices import Choices, Ways, choices_of, fastest, recorded_ways
 from gpumem.swap.search._recompute_changes import fill, settle
-from gpumem.swap.search._recompute_state import Chosen, Drops, Replays
-from gpumem.trace import F64, I64, RECOMPUTE, Bool, Trace
+from gpumem.swap.search._recompute_state import Chosen, Drops
+from gpumem.swap.search.instance import Instance
+from gpumem.trace import I64, RECOMPUTE, Trace
 
 HOT, COLD = 3e-3, 1e-4  # temperatures, in units of the evaluator's cost, where no op waits
 WARM, FROZEN = 3e-4, 1e-5  # and where ops do: such a search starts from a plan that is good already
@@ -39,112 +32,9 @@ WORK = 3e9  # the default effort, in looks at a point or a gap
 # effort of 1: with a tenth of it, and with no end, plans were now better and now worse; no end took 8 to 100 times as
 # long.
 SWEEPS = 10_000
-SHARED = 8  # how many times the best plan's reruns those of one gap may take, if others share them; not tuned
-SMALLEST = 2e-4  # of the peak load: smaller gaps are not looked at
 WEIGHTS = ((0.5, 0.1), (2.0, 0.9))  # of a stall of a whole iteration, in units of cost; first find, then improve
 CHUNKS = 32  # of a phase, between which progress is told and the deadline looked at
 LOOK = 1e7  # looks, in a tenth of a second, between which the greedy start looks at the deadline
-
-
-def problem(
-    trace: Trace,
-    machine: Machine,
-    goal: int,
-    *,
-    placed: bool = False,
-    recompute: bool = False,
-    plan: Plan | None = None,
-    choices: Choices = (),
-    least: int = FAR,
-) -> tuple[SwapProblem, Replays, Windows]:
-    """Return what a search for limits from `goal` on works on: all gaps but the smallest.
-
-    `least`: the ns of an iteration by the best plan that is known.
-    """
-    trace = fastest(trace, choices)
-    line, n = simulate(trace, machine), trace.n
-    begin = np.maximum.accumulate(line.start)
-    end, turn = np.maximum(line.end, begin), max(line.makespan, 1)  # costs are parts of a turn: one of no time is 1 ns
-    w = windows(trace, machine)
-    named = {(d.buffer, d.after) for d in (() if plan is None else plan.decisions) if isinstance(d, Swap | Recompute)}
-    rows = w.rows(n)
-    large = w.size >= SMALLEST * trace.peak_load
-    large[[rows[gap] for gap in named if gap in rows]] = True
-    w = w.where(large)
-    useful = _useful(w, begin, end, turn, trace, goal)
-    place = w.rows(n)
-    useful[[place[gap] for gap in named if gap in place]] = True
-    most = _longest(trace, machine, w, plan, least)
-    most[[k for gap, k in place.items() if gap in named]] = FAR  # or the plan could not be said here
-    lasts, worth = _again(trace, machine, w, most) if recompute else (np.zeros(len(w), np.int64), np.zeros(len(w)))
-    some = useful | (lasts > 0)
-    w, lasts, worth = w.where(some), lasts[some], worth[some]
-    _, first, value, count = np.unique(w.value, return_index=True, return_inverse=True, return_counts=True)
-    hosted = at_places(trace, host=True)
-    p = SwapProblem(
-        begin,
-        end,
-        w.after % n,
-        w.after // n,
-        w.before % n,
-        w.before // n,
-        w.size,
-        w.out_ns,
-        w.in_ns,
-        value,
-        first,
-        first + count,
-        turn,
-        machine.duplex,
-        w.constant,
-        hosted,
-        machine.pinned if w.size[first].sum() + hosted.max() > machine.pinned else -1,
-        placed,
-    )
-    made = MadeAgain.of(trace, machine.durations(trace), _within(w, n), barred(trace, machine))
-    return p, Replays.of(made, Ways.of(trace, choices), w, lasts, worth, goal), w
-
-
-def _useful(w: Windows, begin: I64, end: I64, turn: int, trace: Trace, goal: int) -> Bool:
-    """Which gaps are worth a look: those in which the copy back has time; all, where these do not get to the goal.
-
-    A gap that is shorter makes an op wait each time. With all of them in it annealing has twice the gaps to draw from:
-    VGG16 at 40 %, an effort of 0.05: 8.1 % instead of 7.1.
-    """
-    opens = end[w.after % len(begin)] + w.after // len(begin) * turn
-    closes = begin[w.before % len(begin)] + w.before // len(begin) * turn
-    long: Bool = closes - opens > w.in_ns
-    absent = around(w.after[long] + 1, w.before[long], w.size[long], trace.n)
-    return long if (trace.load() - absent).max() <= goal else np.ones(len(w), np.bool_)
-
-
-def _within(w: Windows, n: int) -> Spans:
-    """The gaps, as the iteration counts."""
-    turn = w.after // n * n
-    return Spans(w.buffer, w.after - turn, w.before - turn)
-
-
-def _longest(trace: Trace, machine: Machine, w: Windows, plan: Plan | None, least: int) -> I64:
-    """The ns that each gap's reruns may take alone, or the walk along long chains would take most of the time.
-
-    A stream computes for the time of its ops at least, and of what runs again beside: with longer reruns a plan takes
-    longer than `least`. What others have made and stays is not counted in, so some times as much is allowed. None of
-    that holds where the ops share several streams.
-    """
-    mine = ~trace.ops.copies
-    one = len(np.unique(trace.ops.stream[mine])) == 1 and least < FAR
-    most = SHARED * max(least - int(machine.durations(trace)[mine].sum()), 0) if one else FAR
-    return np.full(len(w), most)
-
-
-def _again(trace: Trace, machine: Machine, w: Windows, most: I64) -> tuple[I64, F64]:
-    """The last place at which each gap's value can be made again, 0 where it cannot, and the bytes for a ns of that."""
-    g, n = gaps(trace), trace.n
-    place = g.rows(n)
-    rows = np.array([place[b, a] for b, a in zip(w.buffer.tolist(), (w.after % n).tolist())], np.int64)
-    found = recomputable(trace, machine, g.where(rows), most=most)
-    fine = (found.ops.sums(barred(trace, machine)) == 0) & (found.until > w.after % n + 1)
-    return np.where(fine, found.until, 0), w.size / np.maximum(found.cost_ns, 1)
 
 
 def start(p: SwapProblem) -> SwapState:
@@ -190,38 +80,23 @@ def _keep_apart(s: SwapState, out: I64, release: I64, n: int) -> None:
 class Annealing:
     """A search on its way; `best` is the best state so far, `limits[2]` the limit that it keeps to.
 
-    Parameters as in `search`, with the limit as the `goal`; `least` as in `problem`. It begins with nothing swapped.
+    `effort` and `seed` as in `search`. It begins with nothing swapped, dropped or held.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        machine: Machine,
-        goal: int,
-        effort: float,
-        seed: int,
-        *,
-        placed: bool = False,
-        recompute: bool = False,
-        plan: Plan | None = None,
-        algorithms: Menu = MappingProxyType({}),
-        least: int = FAR,
-    ) -> None:
+    def __init__(self, instance: Instance, effort: float, seed: int) -> None:
         check_numbers(effort=effort)
-        self.trace, self.effort, self.seed = trace, effort, seed
-        self.choices = choices_of(trace, machine, algorithms, plan) if recompute else ()
-        self.recorded = recorded_ways(trace, machine, [ways[0].op for ways in self.choices])
-        self.p, self.r, self.w = problem(
-            trace, machine, goal, placed=placed, recompute=recompute, plan=plan, choices=self.choices, least=least
-        )
-        self.x, self.now, peak = Evaluation.of(self.p), start(self.p), trace.peak_load
+        i = self.instance = instance
+        self.trace, self.choices, self.recorded = i.trace, i.choices, i.recorded
+        self.p, self.r, self.w = i.p, i.r, i.w
+        self.effort, self.seed = effort, seed
+        self.x, self.now, peak = Evaluation.of(self.p), start(self.p), self.trace.peak_load
         self.d, self.best = Drops.of(self.r), self.now.copy()
         settle(self.r, self.d)
         self.best_c = self.d.c.copy()
         self.points = int(self.d.used[0])
         retime(self.p, self.d, self.now, self.x)
         # the limit now, the goal, the lowest one kept to, the stall that it took
-        self.limits = np.array([peak, goal, peak, FAR])
+        self.limits = np.array([peak, i.goal, peak, FAR])
 
     @property
     def cost(self) -> int:

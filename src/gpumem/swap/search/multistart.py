@@ -30,6 +30,7 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.planner import Planner
 from gpumem.swap.search._evaluate import FAR
 from gpumem.swap.search.annealing import Annealing
+from gpumem.swap.search.instance import Instance
 from gpumem.swap.snu.heuristic import Heuristic
 from gpumem.swap.snu.ilp import Ilp
 from gpumem.swap.snu.on_demand import OnDemand
@@ -133,19 +134,21 @@ def relieved(found: Annealing, machine: Machine, multiple: float, *, small: bool
     return True
 
 
+Begin = Callable[[Instance], Annealing]
+
 RATE = 30  # of a hundred steps, how many change what is dropped
 ROUNDS = ((15, 0.01), (3, 0.04), (1, 0.15))  # how many take part, and the share of the effort that each has
 SETTING_OUT = 0.3  # of the time that is left, at most: the greedy starts take longer than a little annealing
 FEW = 50  # steps that make it worth while to start again
 
 
-def race(judge: Judge, annealing: Callable[..., Annealing], plans: Sequence[Plan], small: Sequence[bool]) -> None:
+def race(judge: Judge, instance: Callable[..., Instance], begin: Begin, plans: Sequence[Plan], recompute: bool) -> None:
     """Anneal from each of the plans, and from values made again greedily; offer the judge what comes out.
 
-    `small`: whether the latter begin with the smallest workspaces, or each way where there are both.
+    `instance`: what to search, by whether values may be made again, and with which plans known.
     """
     with work.part(share=SETTING_OUT):
-        runners = list(work.each(_starts(judge, annealing, plans, small)))
+        runners = list(work.each(_starts(judge, instance, begin, plans, recompute)))
     for most, share in ROUNDS:
         runners = sorted(runners, key=lambda found: int(found.limits[3]))[:most]
         for found in work.each(runners):
@@ -158,22 +161,24 @@ def race(judge: Judge, annealing: Callable[..., Annealing], plans: Sequence[Plan
 
 
 def _starts(
-    judge: Judge, annealing: Callable[..., Annealing], plans: Sequence[Plan], small: Sequence[bool]
+    judge: Judge, instance: Callable[..., Instance], begin: Begin, plans: Sequence[Plan], recompute: bool
 ) -> Iterator[Annealing]:
     """Yield what stands at the start: each of the plans, and greedy drops down to each multiple of the limit."""
     trace, machine, limit = judge.trace, judge.machine, judge.limit
+    whole = instance(recompute=recompute, plans=plans, least=judge.makespan)
     # Where values may be made again, a good plan of swaps starts a second time, to change swaps alone: on long traces
     # there is time for few steps, and a third of them change what is made again.
-    alone = [plan for plan in plans[: len(small)] if plan.decisions == plan.swaps][:1]
-    starts: list[tuple[Plan, dict[str, bool]]] = [(plan, {}) for plan in plans]
-    starts[1:1] = [(plan, {"recompute": False}) for plan in alone]
-    for plan, how in starts:
-        found = annealing(plan=plan, least=judge.makespan, **how)
+    alone = [plan for plan in plans[:2] if plan.decisions == plan.swaps][:1] if recompute else []
+    starts = [(plan, whole) for plan in plans]
+    starts[1:1] = [(plan, instance(plans=[plan])) for plan in alone]
+    for plan, one in starts:
+        found = begin(one)
         if found.from_plan(plan, simulate(plan.apply(trace), machine, capacity=limit)):
             yield found
         if found.steps(ROUNDS[0][1]) < FEW:  # the best start should have what little there is
             return
+    small = ((False, True) if whole.choices else (False,)) if recompute else ()
     for multiple, least in product(MULTIPLES, small):
-        found = annealing(least=judge.makespan)
+        found = begin(whole)
         if relieved(found, machine, multiple, small=least):
             yield found

@@ -20,7 +20,8 @@ from gpumem.swap.plan.tails import drop_tails, without_tails
 from gpumem.swap.planner import Planner, PlannerRecord, plans
 from gpumem.swap.search._operator_choices import choices_of
 from gpumem.swap.search.annealing import Annealing
-from gpumem.swap.search.multistart import CHEAP, SWAPPING, ask_all, planners, race, share
+from gpumem.swap.search.instance import Instance
+from gpumem.swap.search.multistart import CHEAP, SWAPPING, Begin, ask_all, planners, race, share
 from gpumem.trace import Trace
 
 # Efforts, one after the other while there is time: annealing that is cut short is worse than one that has cooled down
@@ -146,8 +147,8 @@ def search(
 
     def anneal(k: int, part: float) -> None:
         if judge.stall > 0:
-            annealing = partial(Annealing, trace, machine, limit, part, seed + k, placed=placed, algorithms=menu)
-            _anneal(judge, annealing, known, menu, recompute)
+            instance = partial(Instance.of, trace, machine, limit, placed=placed, algorithms=menu)
+            _anneal(judge, instance, partial(Annealing, effort=part, seed=seed + k), known, recompute)
 
     if start is not None:
         known[judge.offer(start)] = start
@@ -164,11 +165,11 @@ def search(
 
 
 def _anneal(
-    judge: Judge, annealing: Callable[..., Annealing], known: dict[int, Plan], menu: Menu, recompute: bool
+    judge: Judge, instance: Callable[..., Instance], begin: Begin, known: dict[int, Plan], recompute: bool
 ) -> None:
     """No stall, or else a race between plans that are known and, where values may be made again, greedy drops."""
     with work.part(share=0.3):
-        found = annealing()
+        found = begin(instance())
         if len(found.w) and found.without_stalls(*((0.1, GREEDY) if recompute else (0.4, inf))):
             judge.offer(found.plan())
     if judge.stall > 0 and not work.over():
@@ -177,8 +178,7 @@ def _anneal(
         first = [known[value] for value in sorted(known) if value < FAR]
         # The slowest too: where nothing overlaps, a state can say what the plan does, and annealing has a way down.
         best = first[:BEST] + first[BEST:][-1:]
-        small = ((False, True) if menu else (False,)) if recompute else ()
-        race(judge, partial(annealing, recompute=recompute), best, small)
+        race(judge, instance, begin, best, recompute)
 
 
 @strict
@@ -208,7 +208,7 @@ def lowest(
         plan, limit = lowest(less, machine, stall=stall, seed=seed, effort=effort)
         return replace(plan, decisions=tuple(drop_tails(trace, less, plan.decisions))), limit
     least = floor(trace)[1]
-    found = Annealing(trace, machine, least, effort, seed)
+    found = Annealing(Instance.of(trace, machine, least), effort, seed)
     if trace.peak_load <= least or not len(found.w):
         return Plan.of(trace), trace.peak_load
     found.without_stalls(0.6)
