@@ -21,6 +21,7 @@ from gpumem.swap.plan.gaps import Spans
 from gpumem.swap.plan.replay import FREE, ascending, chase, clear, is_kept, is_there, marks
 from gpumem.swap.plan.values import FINE, Origins
 from gpumem.trace import I64, Bool, Trace
+from gpumem.trace.kinds import WORKSPACE
 
 ANY = 2**62  # reruns: more than any plan has
 
@@ -45,7 +46,7 @@ class MadeAgain(NamedTuple):
     duration: I64  # n: ns
     load: I64  # 2 n: the load of the trace
     end: I64  # B: where lifetimes end, for those that are held longer
-    lives: Bool  # B: whether a lifetime is within the iteration, so that it can be
+    lives: Bool  # B: whether a lifetime is within the iteration, so that it can be; workspaces are of no use to others
     read_value: I64  # of each read of `origins`, which value; values are numbered
     write_value: I64
     holder: I64  # V, of each value: its buffer; those of one buffer are neighbours
@@ -70,13 +71,15 @@ class MadeAgain(NamedTuple):
         key, number = np.unique(np.concatenate(made), return_inverse=True)
         read, value, write = np.split(number.astype(np.int64), np.cumsum([len(x) for x in made])[:-1])
         begins, ends = _last_versions(v, key, stride)
+        workspace = np.array([kind == WORKSPACE for kind in trace.buffers.kind], np.bool_)
+        begins[workspace[key // stride]] = -1
         return cls(
             v,
             trace.buffers.size,
             duration,
             at_places(trace),
             trace.buffers.end,
-            ~trace.buffers.host & ~trace.eternal & (trace.buffers.end <= trace.n),
+            ~trace.buffers.host & ~trace.eternal & (trace.buffers.end <= trace.n) & ~workspace,
             read,
             write,
             key // stride,

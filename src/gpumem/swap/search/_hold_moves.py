@@ -18,6 +18,8 @@ NEXT = 4  # replays ahead that something is kept for, at most; not tuned
 def hold_step(r: Replays, d: Drops, seed: I64) -> bool:
     """Keep something for a replay, for longer or shorter, or no longer; False as the changes say it."""
     kind = draw(seed, 8)
+    if not len(r.can):
+        return False
     if kind == 0:
         return _end_one(r, d, seed)
     if kind == 1 and d.c.pieces[0]:

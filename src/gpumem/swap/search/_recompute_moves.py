@@ -8,13 +8,13 @@ from __future__ import annotations
 from gpumem.base.jit import inner
 from gpumem.swap.search._copy_orders import draw, insert, remove, toggle
 from gpumem.swap.search._evaluate import Evaluation, SwapProblem, SwapState
-from gpumem.swap.search._hold_moves import hold_step
+from gpumem.swap.search._hold_moves import hold_step, some_replay
 from gpumem.swap.search._recompute_changes import choose, drop, settle
 from gpumem.swap.search._recompute_state import MARKS, Drops, Replays, remember, tidy
 from gpumem.trace import I64
 
 CHOOSING = 30  # of a hundred steps over drops, how many change the way of an op, where ops have a choice
-HOLDING = 40  # of the others, how many change what stays for reruns; not tuned
+HOLDING = 25  # of the others, how many change what stays for reruns; not tuned
 LOOKS = 16  # gaps drawn until one is around the point in question
 
 
@@ -28,7 +28,7 @@ def drop_step(p: SwapProblem, r: Replays, d: Drops, was: Drops, s: SwapState, x:
         fine = _choose_some(r, d, x, seed)
         settle(r, d)
         return fine
-    if draw(seed, 100) < HOLDING:
+    if draw(seed, 100) < HOLDING and some_replay(d, 0) >= 0:
         fine = hold_step(r, d, seed)
     else:
         fine = _drop_some(p, r, d, s, x, seed)
