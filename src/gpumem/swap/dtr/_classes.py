@@ -74,4 +74,5 @@ def count_once(c: Classes, storage: int) -> int:
     if c.seen[k] == c.used[1]:
         return 0
     c.seen[k] = c.used[1]
-    return c.worth[k]
+    worth: int = c.worth[k]
+    return worth

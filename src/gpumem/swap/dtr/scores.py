@@ -16,13 +16,13 @@ import numpy as np
 
 from gpumem.base.jit import inner
 from gpumem.swap.dtr._classes import NOBODY, Classes, count_once
-from gpumem.swap.dtr.storages import Storages
+from gpumem.swap.dtr.storages import Remade
 from gpumem.trace import I64, Bool
 
 NOTHING, ALONE, SOURCES, CLASSES, NEIGHBOURHOOD = range(5)  # whose time counts
 
 
-class Score(NamedTuple):
+class Scoring(NamedTuple):
     """The parts of a heuristic's score."""
 
     time: int
@@ -31,16 +31,16 @@ class Score(NamedTuple):
 
 
 HEURISTICS = {  # by the paper's names: h_DTR, h_DTR^eq, h_DTR^local, h_LRU, h_size, h_MSPS
-    "dtr": Score(NEIGHBOURHOOD, True, True),
-    "eq": Score(CLASSES, True, True),
-    "local": Score(ALONE, True, True),
-    "lru": Score(NOTHING, False, True),
-    "size": Score(NOTHING, True, False),
-    "msps": Score(SOURCES, True, False),
+    "dtr": Scoring(NEIGHBOURHOOD, True, True),
+    "eq": Scoring(CLASSES, True, True),
+    "local": Scoring(ALONE, True, True),
+    "lru": Scoring(NOTHING, False, True),
+    "size": Scoring(NOTHING, True, False),
+    "msps": Scoring(SOURCES, True, False),
 }
 
 
-class Reach(NamedTuple):
+class Neighbourhoods(NamedTuple):
     """Of each storage what its evicted neighbourhood takes, as far as that is known."""
 
     above: I64  # ns of the evicted storages that it is made of, and these of
@@ -54,14 +54,14 @@ class Reach(NamedTuple):
 
 
 @inner
-def reaches(storages: int) -> Reach:
+def unknown(storages: int) -> Neighbourhoods:
     """Return what nothing is known of."""
     rows, marks = np.zeros((4, storages), np.int64), np.zeros((3, storages), np.bool_)
-    return Reach(rows[0], rows[1], marks[0], marks[1], marks[2], rows[2], rows[3], np.zeros(1, np.int64))
+    return Neighbourhoods(rows[0], rows[1], marks[0], marks[1], marks[2], rows[2], rows[3], np.zeros(1, np.int64))
 
 
 @inner
-def walk(s: Storages, r: Reach, away: Bool, storage: int, ptr: I64, idx: I64, known: Bool) -> int:
+def walk(s: Remade, r: Neighbourhoods, away: Bool, storage: int, ptr: I64, idx: I64, known: Bool) -> int:
     """Return the ns of all evicted storages that rows lead to from one; `known` is struck out of what is beyond."""
     r.walks[0] += 1
     time, count = 0, 1
@@ -85,7 +85,7 @@ def walk(s: Storages, r: Reach, away: Bool, storage: int, ptr: I64, idx: I64, kn
 
 
 @inner
-def changed(s: Storages, r: Reach, away: Bool, storage: int) -> None:
+def changed(s: Remade, r: Neighbourhoods, away: Bool, storage: int) -> None:
     """Forget what is known of all that has this storage, which went or came, in its evicted neighbourhood."""
     walk(s, r, away, storage, s.need_ptr, s.need, r.known_below)
     walk(s, r, away, storage, s.user_ptr, s.user, r.known_above)
@@ -93,11 +93,11 @@ def changed(s: Storages, r: Reach, away: Bool, storage: int) -> None:
 
 
 @inner
-def time_of(kind: int, s: Storages, r: Reach, c: Classes, away: Bool, storage: int) -> int:
+def time_of(kind: int, s: Remade, r: Neighbourhoods, c: Classes, away: Bool, storage: int) -> int:
     """The ns that count for a storage on the device."""
     if kind == NOTHING:
         return 1
-    time = s.cost[storage]
+    time: int = s.cost[storage]
     if kind == CLASSES:
         c.used[1] += 1
         for k in range(s.need_ptr[storage], s.need_ptr[storage + 1]):
@@ -106,7 +106,7 @@ def time_of(kind: int, s: Storages, r: Reach, c: Classes, away: Bool, storage: i
         for k in range(s.user_ptr[storage], s.user_ptr[storage + 1]):
             if c.node[s.user[k]] != NOBODY:
                 time += count_once(c, s.user[k])
-    if kind == SOURCES or kind == NEIGHBOURHOOD:
+    if kind in (SOURCES, NEIGHBOURHOOD):
         if not r.known_above[storage]:
             r.above[storage] = walk(s, r, away, storage, s.need_ptr, s.need, r.ignored)
             r.known_above[storage] = True
@@ -120,7 +120,7 @@ def time_of(kind: int, s: Storages, r: Reach, c: Classes, away: Bool, storage: i
 
 
 @inner
-def score_of(how: Score, time: int, size: int, stale: int) -> float:
+def score_of(how: Scoring, time: int, size: int, stale: int) -> float:
     """The score of a storage; infinite where it has no bytes or was used just now, and these count."""
     under = 1.0
     if how.by_bytes:

@@ -1,4 +1,4 @@
-"""Storages: which buffers may be evicted and made again, from what and at what cost, as columns for compiled loops.
+"""Remade: which buffers may be evicted and made again, from what and at what cost, as columns for compiled loops.
 
 DTR evicts storages and makes one again by the call that made it. A storage here is a buffer that one op writes as a
 whole, with all its changes in place, which belong to its value: it is made again by that *chain*::
@@ -23,7 +23,7 @@ from gpumem.trace import I64, Bool, Csr, Trace
 from gpumem.trace.kinds import WORKSPACE
 
 
-class Storages(NamedTuple):
+class Remade(NamedTuple):
     """Columns over buffers (B of them), over ops (n) and rows of buffers; only evictable buffers stand in rows."""
 
     size: I64  # B: bytes
@@ -48,7 +48,7 @@ class Storages(NamedTuple):
     before: I64  # n: and right before it
 
     @classmethod
-    def of(cls, trace: Trace, machine: Machine) -> Storages:
+    def of(cls, trace: Trace, machine: Machine) -> Remade:
         """Look up all accesses: O(accesses log accesses)."""
         b, n, chains, duration = trace.buffers, trace.n, _Chains.of(trace, machine), machine.durations(trace)
         count, rows = len(b), np.arange(len(b))
@@ -60,13 +60,12 @@ class Storages(NamedTuple):
         begun = np.bincount(b.start[other & ~trace.eternal], b.size[other & ~trace.eternal], n).astype(np.int64)
         made_of = need.rows() < count
         user = Csr.grouped(need.idx[made_of], need.rows()[made_of], count)
-        start, ready, end = (
-            Csr.grouped(op[mine], mine, n) for op in (b.start, chains.ready, np.minimum(b.end, n) - 1)
-        )
-        tables = (column for table in (need, user, beside, start, ready, end) for column in (table.ptr, table.idx))
-        return cls(
-            b.size, cost, scratch, chains.evictable, chains.ready, *tables, duration, fixed, fixed - begun
-        )
+        at = (b.start, chains.ready, np.minimum(b.end, n) - 1)
+        start, ready, end = (Csr.grouped(op[mine], mine, n) for op in at)
+        tables = (need, user, beside, start, ready, end)
+        lists = [column for table in tables for column in (table.ptr, table.idx)]
+        own = [b.size, cost, scratch, chains.evictable, chains.ready]
+        return cls(*own, *lists, *(duration, fixed, fixed - begun))
 
 
 class _Chains(NamedTuple):
@@ -116,9 +115,7 @@ def _unknown(trace: Trace) -> Bool:
 
 
 @jit
-def _keep(
-    v: Origins, fine: Bool, ready: I64, last: I64, chain_ptr: I64, chain: I64, done_ptr: I64, done: I64
-) -> None:
+def _keep(v: Origins, fine: Bool, ready: I64, last: I64, chain_ptr: I64, chain: I64, done_ptr: I64, done: I64) -> None:
     """Strike out of `fine` what cannot be made again for as long as it is read; `until` is how long it can be."""
     until = np.zeros(len(fine), np.int64)
     for op in range(v.n):
