@@ -62,10 +62,20 @@ class Remade(NamedTuple):
         user = Csr.grouped(need.idx[made_of], need.rows()[made_of], count)
         at = (b.start, chains.ready, np.minimum(b.end, n) - 1)
         start, ready, end = (Csr.grouped(op[mine], mine, n) for op in at)
-        tables = (need, user, beside, start, ready, end)
-        lists = [column for table in tables for column in (table.ptr, table.idx)]
-        own = [b.size, cost, scratch, chains.evictable, chains.ready]
-        return cls(*own, *lists, *(duration, fixed, fixed - begun))
+        return cls(
+            b.size,
+            cost,
+            scratch,
+            chains.evictable,
+            chains.ready,
+            *(need.ptr, need.idx),
+            *(user.ptr, user.idx),
+            *(beside.ptr, beside.idx),
+            *(start.ptr, start.idx),
+            *(ready.ptr, ready.idx),
+            *(end.ptr, end.idx),
+            *(duration, fixed, fixed - begun),
+        )
 
 
 class _Chains(NamedTuple):
