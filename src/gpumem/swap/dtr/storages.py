@@ -147,12 +147,10 @@ def _needs(trace: Trace, chains: _Chains) -> Csr:
     pick, of = _rows(reads, chains.op)
     made, source = chains.row[of], reads.idx[pick]
     touch = trace.accesses().op
-    touched = touch.rows()
-    ops = np.concatenate([reads.rows(), touch.idx])  # first in the order of reads, then what is only written
-    names = np.concatenate([reads.idx, touched])
-    row = np.concatenate([made, count + ops])
-    buffer = np.concatenate([source, names])
-    asked = np.concatenate([made != source, chains.ready[names] < ops]) & chains.evictable[buffer]
+    when = np.concatenate([chains.op[of], reads.rows(), touch.idx])  # of an op first in the order of reads
+    row = np.concatenate([made, count + when[len(of) :]])
+    buffer = np.concatenate([source, reads.idx, touch.rows()])
+    asked = chains.evictable[buffer] & (chains.ready[buffer] < when)  # until it is ready it is there anyway
     return _distinct(row[asked], buffer[asked], count + trace.n)
 
 

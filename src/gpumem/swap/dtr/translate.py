@@ -34,12 +34,13 @@ class Stay(NamedTuple):
 
 def decisions(trace: Trace, stays: Stays) -> list[Decision]:
     """Return what the stays of an iteration ask of a plan. O(accesses of the storages that went)."""
-    touched, end = trace.accesses().op, trace.buffers.end.tolist()
+    touched, b, end = trace.accesses().op, trace.buffers, trace.buffers.end.tolist()
+    all_through = (b.end - b.start == trace.n).tolist()  # a plan has no word for the tail of that
     found: list[Decision] = []
     for storage, mine in _by_storage(stays):
         accesses = touched[storage].tolist()
         if len(mine) > 1 or mine[0].until < end[storage] or mine[0].read >= end[storage]:
-            found += _of(storage, mine, accesses, end[storage])
+            found += _of(storage, mine, accesses, end[storage], tail=not all_through[storage])
     return found
 
 
@@ -54,7 +55,7 @@ def _by_storage(stays: Stays) -> Iterator[tuple[int, list[Stay]]]:
         yield int(storage[lo]), mine[lo:hi]
 
 
-def _of(storage: int, stays: Iterable[Stay], accesses: list[int], end: int) -> Iterator[Decision]:
+def _of(storage: int, stays: Iterable[Stay], accesses: list[int], end: int, *, tail: bool) -> Iterator[Decision]:
     """The decisions of one storage; `done` of its accesses have been seen."""
     done = 0
     for stay in stays:
@@ -66,7 +67,7 @@ def _of(storage: int, stays: Iterable[Stay], accesses: list[int], end: int) -> I
         if not new:
             if stay.read > stay.first:
                 yield Hold(storage, stay.read, after=last, at=stay.first)
-        elif final and max(stay.read, last + 1) != end:
+        elif final and tail and max(stay.read, last + 1) != end:
             yield Hold(storage, max(stay.read, last + 1))
         elif not final and stay.read > last:
             yield Hold(storage, stay.read, after=last)

@@ -20,8 +20,8 @@ from gpumem.trace import Trace
 def without_tails(trace: Trace) -> Trace:
     """Return `trace` without the tails that a plan may drop; the trace itself where there are none.
 
-    Not those of what is persistent or on the host, nor of what is alive over the boundary: the program's caller may
-    hold it, as it does what a step returns. O(accesses).
+    Not those of what is persistent or on the host, nor of what is alive over the boundary or all through: the program's
+    caller may hold it, as it does what a step returns. O(accesses).
 
     >>> from gpumem.trace import Buffers, Ops
     >>> trace = Trace(Buffers.make([8, 4], [0, 0], [3, 4]), Ops.make([[], [0], []], [[0, 1], [], []]))
@@ -30,7 +30,8 @@ def without_tails(trace: Trace) -> Trace:
     """
     b, last = trace.buffers, trace.last_touch()
     end = b.start + last + 1
-    short = (last >= 0) & ~b.persistent & ~b.host & (b.end <= trace.n) & (end < b.end) & (b.size > 0)
+    arc = ~b.persistent & ~b.host & (b.end <= trace.n) & (b.end - b.start < trace.n)
+    short = (last >= 0) & arc & (end < b.end) & (b.size > 0)
     return replace(trace, buffers=replace(b, end=np.where(short, end, b.end))) if short.any() else trace
 
 
