@@ -98,10 +98,9 @@ class _Step:
         """Return the step, with one op more, which reads what is referred to still."""
         kept = [b for b, refs in enumerate(self.refs) if refs > 0 and self.kind[b] != PARAM]
         self.op(OUTPUTS, kept, [], 0)
-        n, lasting = len(self.name), [kind == PARAM for kind in self.kind]
-        start = [0 if always else s for s, always in zip(self.start, lasting)]
-        end = [n if always or e < 0 else e for e, always in zip(self.end, lasting)]
-        buffers = Buffers.make(self.size, start, end, persistent=lasting, kind=self.kind, name=self.label)
+        n, lasting = len(self.name), [kind == PARAM and s == 0 for kind, s in zip(self.kind, self.start)]
+        end = [n if e < 0 else e for e in self.end]
+        buffers = Buffers.make(self.size, self.start, end, persistent=lasting, kind=self.kind, name=self.label)
         return Trace(buffers, Ops.make(self.reads, self.writes, name=self.name, duration=self.duration), name=name)
 
 
@@ -128,7 +127,8 @@ def of_lines(lines: Iterable[str], name: str = "") -> Trace:
 
     Notes
     -----
-    Constants are persistent parameters, the batch too. A view is its storage, and making it is no op: of the logs that
+    Constants are parameters, the batch too: persistent if they come before the first op, else there from the next op
+    on; they are never freed. A view is its storage, and making it is no op: of the logs that
     the paper's simulator comes with, views take 0.01 to 3 % of the time. What changes an argument makes a new storage,
     as in that simulator. A storage lives until the last name for any of its views is released. `TIME` counts
     nanoseconds. No op draws random numbers: reruns are what they are there. O(lines).
