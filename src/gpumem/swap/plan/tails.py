@@ -24,7 +24,7 @@ def without_tails(trace: Trace) -> Trace:
     caller may hold it, as it does what a step returns. O(accesses).
 
     >>> from gpumem.trace import Buffers, Ops
-    >>> trace = Trace(Buffers.make([8, 4], [0, 0], [3, 4]), Ops.make([[], [0], []], [[0, 1], [], []]))
+    >>> trace = Trace(Buffers.make([8, 4], [0, 0], [3, 4]), Ops.make([[], [0], [], []], [[0, 1], [], [], []]))
     >>> without_tails(trace).buffers.end
     array([2, 4])
     """
@@ -39,7 +39,7 @@ def drop_tails(trace: Trace, less: Trace, decisions: Iterable[Decision]) -> list
     """Return decisions for `trace` that do what these do for `less`, which it is `without_tails`.
 
     >>> from gpumem.trace import Buffers, Ops
-    >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [0], []], [[0], [], []]))
+    >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [0], [], []], [[0], [], [], []]))
     >>> drop_tails(trace, without_tails(trace), [])
     [Hold(buffer=0, until=1, after=-1, at=-1)]
     """
