@@ -55,8 +55,11 @@ INSIDE = {
         "fluid": ["plan", "facts", "linear_programs"],
         "bound": ["plan", "facts", "fluid", "linear_programs"],
         **dict.fromkeys(("autoswap", "baselines", "mosos", "snu", "tensile"), PLAN),
+        "dtr": ["plan", "facts", "planner"],
         "search": [*PLAN, "autoswap", "baselines", "bound", "mosos", "snu", "tensile"],
-        "planners": [*PLAN, "own_planner", "autoswap", "baselines", "bound", "mosos", "search", "snu", "tensile"],
+        "planners": [
+            *(*PLAN, "own_planner", "autoswap", "baselines", "bound", "dtr", "mosos", "search", "snu", "tensile"),
+        ],
     },
     "runtime": {
         "residency": [],

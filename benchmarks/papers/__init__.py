@@ -4,7 +4,7 @@
 AutoSwap (section VI-B), `published` what the text of these two says of its tables and figures, `singa` what SINGA, in
 which both were measured, holds where PyTorch does not; `tensile` has Tables 1 and 2 and figure 6 of TENSILE, `snu`
 figures 7 and 8 of the SNU thesis, `mosos` figures 2, 4 and 5 of MO-SOS, `waterwave` Tables 1 and 2 and figures 2, 3,
-7 and 8 of Waterwave. `python -m benchmarks` prints them.
+7 and 8 of Waterwave. `python -m benchmarks` prints them; `dtr` has figure 2 of DTR, by a command of its own.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from gpumem.base.exports import face
 if TYPE_CHECKING:
     from benchmarks.papers import (
         autoswap as autoswap,
+        dtr as dtr,
         mosos as mosos,
         published as published,
         singa as singa,

@@ -2,8 +2,9 @@
 
 Read `plan` first: the language of decisions, and what carrying them out does to a trace. Then `facts`, which every
 planner asks for: limits, what is held and when, how long copies and reruns take; the gaps between accesses are part of
-the language. Each published planner has a folder: `autoswap`, `snu`, `tensile`, `mosos`, and `baselines`. `search` goes
-where they do not get to, `bound` says what none of them can beat. `tasks` is what schedulers of several jobs agree on.
+the language. Each published planner has a folder: `autoswap`, `snu`, `tensile`, `mosos`, `dtr`, and `baselines`.
+`search` goes where they do not get to, `bound` says what none of them can beat. `tasks` is what schedulers of several
+jobs agree on.
 
 The contract of a planner is `planner(trace, machine, limit, *, ...) -> Plan`: `machine` gives the times of ops and
 copies and the pinned-host budget, `limit` is the bytes that the load of the rewritten trace must not exceed at any op.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         vdnn_dyn as vdnn_dyn,
     )
     from gpumem.swap.bound import Bound as Bound, least_stall as least_stall, zero_stall_limit as zero_stall_limit
+    from gpumem.swap.dtr import Dtr as Dtr, dtr as dtr
     from gpumem.swap.facts import Times as Times
     from gpumem.swap.facts.limits import fits as fits
     from gpumem.swap.facts.recompute import (

@@ -12,6 +12,7 @@ from gpumem.swap.baselines.capuchin import Capuchin
 from gpumem.swap.baselines.checkpoint import Checkpoint
 from gpumem.swap.baselines.vdnn import LAYERS, VDnn
 from gpumem.swap.baselines.vdnn_dyn import VDnnDyn
+from gpumem.swap.dtr.planner import Dtr
 from gpumem.swap.mosos.planners import Mosos
 from gpumem.swap.mosos.work import FAMILY
 from gpumem.swap.own_planner import as_planner, from_module
@@ -32,6 +33,7 @@ RECORDS: tuple[Planner, ...] = (
     VDnnDyn(),
     Capuchin(),
     Checkpoint(),
+    Dtr(),
     Search(),
     Tensile(),
     Ilp(),
@@ -55,7 +57,7 @@ def planner_of(given: str | Callable[..., Any], what: str = "planner") -> Planne
     >>> planner_of("tensil")
     Traceback (most recent call last):
     ValueError: planner: 'tensil' is unknown; there are autoswap, bayes, on-demand, on-demand-nonblocking, heuristic, \
-vdnn-all, vdnn-conv, vdnn-dyn, capuchin, checkpoint, search, tensile, ilp, mosos, checkmate, checkmate-auto, str, \
+vdnn-all, vdnn-conv, vdnn-dyn, capuchin, checkpoint, dtr, search, tensile, ilp, mosos, checkmate, checkmate-auto, str, \
 str-auto; did you mean 'tensile'?
     """
     if not isinstance(given, str):

@@ -80,9 +80,12 @@ class Judge:
         """Nanoseconds of an iteration by the best plan; `FAR` where there is none."""
         return FAR if self.line is None else self.line.makespan
 
-    def offer(self, plan: Plan) -> int:
-        """Judge a plan that may be above the limit, or above the pinned budget; return its makespan, `FAR` then."""
-        swapped = plan.apply(self.trace)
+    def offer(self, plan: Plan, swapped: Trace | None = None) -> int:
+        """Judge a plan that may be above the limit, or above the pinned budget; return its makespan, `FAR` then.
+
+        `swapped`: what it makes of the trace, where that is known.
+        """
+        swapped = plan.apply(self.trace) if swapped is None else swapped
         load, pinned = swapped.peak_load, int(swapped.load(host=True).max())
         if pinned <= self.machine.pinned:
             self.lowest = min(self.lowest, load)
