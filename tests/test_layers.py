@@ -56,7 +56,7 @@ INSIDE = {
         "bound": ["plan", "facts", "fluid", "linear_programs"],
         **dict.fromkeys(("autoswap", "baselines", "mosos", "snu", "tensile"), PLAN),
         "dtr": ["plan", "facts", "planner"],
-        "search": [*PLAN, "autoswap", "baselines", "bound", "mosos", "snu", "tensile"],
+        "search": [*PLAN, "autoswap", "baselines", "bound", "dtr", "mosos", "snu", "tensile"],
         "planners": [
             *(*PLAN, "own_planner", "autoswap", "baselines", "bound", "dtr", "mosos", "search", "snu", "tensile"),
         ],

@@ -23,6 +23,7 @@ from gpumem.swap.baselines.capuchin import Capuchin
 from gpumem.swap.baselines.checkpoint import Checkpoint
 from gpumem.swap.baselines.vdnn import VDnn
 from gpumem.swap.baselines.vdnn_dyn import VDnnDyn
+from gpumem.swap.dtr.planner import Dtr
 from gpumem.swap.facts.limits import Judge, floor
 from gpumem.swap.facts.operators import Menu, operators, smallest
 from gpumem.swap.mosos.planners import Mosos
@@ -58,7 +59,8 @@ CHEAP: tuple[Planner, ...] = (
     VDnnDyn(),
 )
 MORE: tuple[Planner, ...] = (Capuchin(queue=True), Capuchin())
-SLOW: tuple[Planner, ...] = (Checkpoint(),)
+AGAIN: tuple[Planner, ...] = (Dtr(),)
+SLOW: tuple[Planner, ...] = (Dtr(heuristic="dtr"), Dtr(heuristic="msps"), Checkpoint())
 # Of random steps with 20 to 90 ops these beat annealing in a third, at 5 % above the floor. The first takes a second,
 # the other 1 to 20: it is asked only where a time is given, since what it has by then is not the same each time.
 PROGRAM, EXACT = Mosos(kind="str"), Ilp()
@@ -70,7 +72,11 @@ def planners(trace: Trace, effort: float, *, recompute: bool = True) -> tuple[Pl
     long = trace.n > LONG
     costly = [*(() if long else SWAPPING), *(MORE if effort >= FAIR else ())]
     small = trace.n <= SMALL and effort >= FAIR
-    again = [*(SLOW if effort >= THOROUGH else ()), *([PROGRAM] if small else [])] if recompute else []
+    again = (
+        [*(AGAIN if effort >= FAIR else ()), *(SLOW if effort >= THOROUGH else ()), *([PROGRAM] if small else [])]
+        if recompute
+        else []
+    )
     last = SWAPPING if long and effort >= THOROUGH else (EXACT,) if small and work.hurried() else ()
     return tuple(p if recompute else p.with_known({"recompute": False}) for p in (*CHEAP, *costly, *again, *last))
 
