@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 
 from gpumem.base import work
-from gpumem.swap.facts.recompute_cost import Costs, MadeAgain
+from gpumem.swap.facts.recompute_cost import Costs, MadeAgain, loads
 from gpumem.swap.plan.decisions import Hold, Recompute
 from gpumem.trace import I64, Trace
 
@@ -40,6 +40,7 @@ class Prices:
 
     account: MadeAgain
     trace: Trace
+    last: I64  # of each gap the last place to make it again at; 0: none
     dead: I64  # buffers that may be held
     limit: int
     left: int = WORK
@@ -73,22 +74,41 @@ class Prices:
         return (max(c.peak, self.limit), c.ns) if c.peak >= 0 else (FAR, FAR)
 
     def single(self, found: Found, stop: int) -> Found:
-        """Keep single gaps after all, or bring them back right before use, while that helps; `stop` as in `shift`."""
-        better = True
+        """Keep single gaps after all, or bring them back as late as can be, while that helps.
+
+        It ends where only `stop` of the work is left. Within the limit only what may help is priced: to keep what there
+        is room for beside all but reruns, or to bring back later what came early.
+        """
+        better, held = True, self.room(found)
         while better:
             better = False
-            order = list(range(len(self.made)))
+            order = list(range(len(self.last)))
             self.random.shuffle(order)
             for k in order:
-                for at in {0, int(self.account.before[k])} - {int(found.at[k])}:
+                for at in self.others(found, k, held):
                     if self.over() or self.left <= stop:
                         return found
                     changed = found.at.copy()
-                    changed[k] = at if at > self.account.after[k] + 1 else 0
+                    changed[k] = at
                     tried = self.price(changed, found.until)
                     if self.rank(tried) < self.rank(found):
                         found, better = tried, True
+                        held = self.room(found)
         return found
+
+    def room(self, found: Found) -> I64:
+        """Return the bytes that are free at each position, without reruns; above the limit, more than there are."""
+        if found.costs.peak > self.limit:
+            return np.full(len(self.account.load), FAR)
+        return self.limit - loads(self.account, found.at, found.until)
+
+    def others(self, found: Found, k: int, room: I64) -> list[int]:
+        """Before which ops else gap `k` may be made again."""
+        a, now, last = self.account, int(found.at[k]), int(self.last[k])
+        others = [last] if last > a.after[k] + 1 and now != last and (now or found.costs.peak > self.limit) else []
+        if now and room[2 * a.after[k] + 2 : 2 * now].min() >= a.size[a.buffer[k]]:
+            others.append(0)
+        return others
 
     def hold(self, found: Found) -> Found:
         """Hold buffers that die early until their last rerun, while that helps."""
