@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base import work
-from gpumem.swap.baselines._checkpoint_prices import WORK, Found, Prices
+from gpumem.swap.baselines._checkpoint_prices import Found, Prices
 from gpumem.swap.baselines._checkpoint_rollout import Facts, Rules, rollout
+from gpumem.swap.facts.recompute import CONSTANTS
 from gpumem.swap.facts.recompute_cost import MadeAgain
-from gpumem.trace import F64, I64, Trace
+from gpumem.trace import F64, I64, Bool, Trace
 
 # Tried on twenty recorded steps and the eight logs of DTR's authors; nothing is tuned beyond that.
 SHARES = (1.0, 0.97, 0.93, 0.88, 0.8)  # of the limit, that a run is to keep to
@@ -26,12 +27,23 @@ CLOSE = SHARES[:3]  # where it is known which rules do well
 GRID = ((0, 0.0), (1, 0.0), (1, 1.0), (2, 0.0), (2, 1.0))  # powers of the time and weights of children: see `Rules`
 HELD = (0.01, 0.03, 0.1)  # of the limit, that dead buffers may take
 ROUNDS = 3  # of holding more
+WORK = 60_000_000  # of all, as in `_checkpoint_prices`,
+EACH = 100_000  # or, if that is less, for each op,
+RUN = 20_000  # and of each run at least: what a call takes
 STEP = 8  # steps of a run that take as long as one op of a plan that is priced
 RERUNS = 3  # for each op, at most: what takes longer is no use to anybody
-ONE = WORK // 20  # what a run may take
+ONE = WORK // 12  # what a run may take
 SPREAD = (0.1, 0.3, 1.0)  # of the logarithm of a gap's worth,
 SOME = (0.02, 0.1, 0.5)  # and of how many gaps
 LAST = 6  # the part of the work that is left for single gaps and buffers
+
+
+def takes_unknown(trace: Trace) -> Bool:
+    """Return which ops read nothing, and may take their data from outside: bool[n]; see `recomputable`."""
+    ops = trace.ops
+    known = np.array([name.removeprefix("new_").startswith(CONSTANTS) for name in ops.name], np.bool_)
+    unknown: Bool = (np.diff(ops.reads.ptr) == 0) & ~ops.rng & ~known
+    return unknown
 
 
 class Way(NamedTuple):
@@ -56,19 +68,20 @@ class Evictions(Prices):
         """Look at the trace once."""
         b = trace.buffers
         dead = np.flatnonzero(~b.host & ~b.persistent & (b.end < trace.n) & (b.size > 0))
-        facts = Facts.of(account)
-        return cls(account=account, trace=trace, last=facts.lasts, dead=dead, limit=limit, facts=facts)
+        facts, left = Facts.of(account), min(WORK, EACH * trace.n)
+        return cls(account=account, trace=trace, last=facts.lasts, dead=dead, limit=limit, left=left, facts=facts)
 
     def search(self, *, hold: bool) -> Found:
         """Return the cheapest plan found within the limit, or the one of the lowest peak."""
-        gaps, none = len(self.account.buffer), np.full(len(self.account.size), -1, np.int64)
+        gaps, stop = len(self.account.buffer), self.left // LAST
+        none = np.full(len(self.account.size), -1, np.int64)
         nothing = self.price(np.zeros(gaps, np.int64), none)
         best = Way(1.0, 0, 0.0, np.ones(gaps), none, nothing)
         best = self.best([best, *self.runs(best, SHARES)])
         for _ in work.each(range(ROUNDS if hold else 0)):
-            best = self.best([best, *(way for until in self.held(best) for way in self.runs(best._replace(until=until), CLOSE))])
-        best = self.vary(best, WORK // LAST)
-        found = self.single(best.found, WORK // LAST // 2)
+            best = self.best([best, *(way for like in self.held(best) for way in self.runs(like, CLOSE))])
+        best = self.vary(best, stop)
+        found = self.single(best.found, stop // 2)
         return self.hold(found) if hold else found
 
     def best(self, ways: Iterable[Way]) -> Way:
@@ -87,10 +100,10 @@ class Evictions(Prices):
         limit = int(self.limit * way.share)
         rules = Rules(limit, way.half_powers, way.children, way.factor, RERUNS * self.trace.n, ONE * STEP)
         at, fits, steps = rollout(self.account, self.facts, rules, way.until)
-        self.left -= steps // STEP
+        self.left -= RUN + steps // STEP
         return way._replace(found=self.price(at if fits else np.zeros_like(at), way.until))
 
-    def held(self, way: Way) -> Iterable[I64]:
+    def held(self, way: Way) -> Iterable[Way]:
         """Hold more of the dead buffers, those that cost reruns most for their bytes, in a few amounts."""
         last, ns = self.account.written(way.found.at, way.until)
         b, dead = self.trace.buffers, self.dead
@@ -100,12 +113,12 @@ class Evictions(Prices):
             mine = dead[np.cumsum(b.size[dead]) <= share * self.limit]
             until = way.until.copy()
             until[mine] = last[mine]
-            yield until
+            yield way._replace(until=until)
 
     def vary(self, best: Way, stop: int) -> Way:
         """Change at random what gaps are worth, and keep what helps, until only `stop` of the work is left."""
         random = np.random.default_rng(0)
-        while not self.over() and self.left > stop and len(best.factor):
+        while not self.over() and self.left > stop and best.found.costs.ns != 0:
             spread, some = random.choice(SPREAD), random.choice(SOME)
             change = np.exp(random.normal(0.0, spread, len(best.factor)) * (random.random(len(best.factor)) < some))
             tried = self.run(best._replace(factor=best.factor * change))

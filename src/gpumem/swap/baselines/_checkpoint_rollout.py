@@ -128,27 +128,24 @@ class Run(NamedTuple):
 @inner
 def _begin(m: MadeAgain, until: I64) -> Run:
     n, count, gaps, values = len(m.duration), len(m.size), len(m.buffer), m.values[0]
-    marked = marks(np.zeros(n, np.bool_), len(m.origins.writer))
-    none, some = np.full(values, -1), np.full(values, -1)
-    at, active, reads, wanted = np.zeros(gaps, np.int64), np.zeros(gaps, np.int64), np.zeros(gaps, np.int64), np.zeros(gaps, np.int64)
     return Run(
-        at,
-        loads(m, at, until),
+        np.zeros(gaps, np.int64),
+        loads(m, np.zeros(gaps, np.int64), until),
         np.zeros(count, np.bool_),
         until,
         np.full(count, -1),
-        active,
+        np.zeros(gaps, np.int64),
         np.full(gaps, -1),
         np.zeros(gaps, np.float64),
-        reads,
+        np.zeros(gaps, np.int64),
         np.zeros(values, np.bool_),
         np.arange(values),
         np.zeros(values, np.int64),
         np.full(count, -1),
-        wanted,
-        marked,
-        none,
-        some,
+        np.zeros(gaps, np.int64),
+        marks(np.zeros(n, np.bool_), len(m.origins.writer)),
+        np.full(values, -1),
+        np.full(values, -1),
         np.ones(values, np.bool_),
         np.zeros(6, np.int64),
     )
@@ -245,9 +242,12 @@ def _replay(m: MadeAgain, s: Run, i: int) -> tuple[int, I64]:
 
 @inner
 def _stay(m: MadeAgain, rules: Rules, s: Run, i: int, ops: I64) -> bool:
-    """Let dropped values come back that `ops` make on the way, where there is room beside op `i`; whether any does."""
+    """Let dropped values come back that `ops` make on the way, where there is room beside op `i`; whether any does.
+
+    The last ones first: backward they are needed first, so that their room is free again for those before them.
+    """
     v, some = m.origins, False
-    for x in ops:
+    for x in ops[::-1]:
         for k in range(v.write_ptr[x], v.write_ptr[x + 1]):
             g, size = s.current[v.write[k]], m.size[v.write[k]]
             if g < 0 or s.at[g] <= i or m.value[g] != m.write_value[k]:
