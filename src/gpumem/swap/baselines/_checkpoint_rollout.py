@@ -78,9 +78,10 @@ class Facts(NamedTuple):
 
 @jit
 def _expiries(m: MadeAgain) -> I64:
-    """Of each row of `writer` the last place at which the chain through it can run, if nothing it reads is kept.
+    """Of each row of `writer` the last place at which the chain through it can run, whatever else is dropped.
 
-    A parameter that is updated ends what was made of it: what comes later must have been made before.
+    A parameter that is updated ends what was made of it, since that cannot be made again behind the update. So no plan
+    drops it there: it is read where it is, as long as it lives.
     """
     v, n, row = m.origins, len(m.duration), 0
     begins = np.zeros(len(v.writer) + 1, np.bool_)
@@ -93,7 +94,7 @@ def _expiries(m: MadeAgain) -> I64:
             if v.found.why[k] != 0:
                 least = min(least, v.last[k])
             elif v.found.stop[k] > v.found.first[k]:
-                least = min(least, through[v.found.stop[k] - 1])
+                least = min(least, max(v.last[k], through[v.found.stop[k] - 1]))
         while row < len(order) and v.writer[order[row]] == x:
             r = order[row]
             through[r] = least if begins[r] or r == 0 else min(least, through[r - 1])
