@@ -50,7 +50,9 @@ def unrolled(passes: int, loops: int, *, update: bool = True, sizes: tuple[int, 
     size = [sizes[b % len(sizes)] for b in range(count)]
     kind = [PARAM] + ["activation"] * (count - 1)
     ops = Ops.make(reads, writes, duration=[ns] * n, name=["zeros"] + ["op"] * (n - 1))
-    return Trace(Buffers.make(size, start, end, persistent=[b == 0 for b in range(count)], kind=kind), ops, name="loops")
+    return Trace(
+        Buffers.make(size, start, end, persistent=[b == 0 for b in range(count)], kind=kind), ops, name="loops"
+    )
 
 
 def programs() -> st.SearchStrategy[Trace]:

@@ -26,7 +26,7 @@ from gpumem.swap.facts.recompute_cost import MadeAgain, loads, replayed
 from gpumem.swap.plan.replay import Closure, ascending, chase, clear, is_there, marks
 from gpumem.trace import F64, I64, Bool
 
-ACTIVE, WANTED, ENDS, BEGINS, RERUNS, STEPS = range(6)  # of `Run.count`
+ACTIVE, WANTED, ENDS, BEGINS, RERUNS, STEPS = range(6)  # of `Run.counts`
 FAR = 2.0**61  # ns that nothing takes
 
 
@@ -110,7 +110,7 @@ class Run(NamedTuple):
     absent: Bool  # B
     until: I64  # B: as in `MadeAgain.costs`
     current: I64  # B: the gap that the run is in, -1 before the first
-    active: I64  # the gaps that it is in and that can be dropped: so many as `count` says
+    active: I64  # the gaps that it is in and that can be dropped: so many as `counts` says
     where: I64  # m: where among those
     least: F64  # m: ns that a value takes at least to be made again as things stand
     reads: I64  # m: places whose reruns read it
@@ -118,12 +118,12 @@ class Run(NamedTuple):
     up: I64  # v: dropped values that are made of one another: a forest of sets,
     weight: I64  # v: and the ns of each
     busy: I64  # B: the last place whose reruns read it on the device
-    wanted: I64  # what comes back at the place at hand: so many as `count` says
+    wanted: I64  # what comes back at the place at hand: so many as `counts` says
     marked: Closure
     first: I64  # v: as `replayed` lends them
     last: I64
     scratch: Bool
-    count: I64
+    counts: I64
 
 
 @inner
@@ -161,53 +161,53 @@ def rollout(m: MadeAgain, f: Facts, rules: Rules, until: I64) -> tuple[I64, bool
     s = _begin(m, until)
     for i in range(len(m.duration)):
         _end(f, s, i)
-        if s.count[WANTED] > 0 and not _return(m, f, rules, s, i):
-            return s.at, False, s.count[STEPS] + s.marked.used[4]
+        if s.counts[WANTED] > 0 and not _return(m, f, rules, s, i):
+            return s.at, False, s.counts[STEPS] + s.marked.used[4]
         while s.held[2 * i + 1] > rules.limit:
             if not _drop_one(m, f, rules, s, i):
-                return s.at, False, s.count[STEPS] + s.marked.used[4]
+                return s.at, False, s.counts[STEPS] + s.marked.used[4]
         _enter(m, f, s, i)
-        if s.count[STEPS] + s.marked.used[4] > rules.steps:
-            return s.at, False, s.count[STEPS] + s.marked.used[4]
-    return s.at, True, s.count[STEPS] + s.marked.used[4]
+        if s.counts[STEPS] + s.marked.used[4] > rules.steps:
+            return s.at, False, s.counts[STEPS] + s.marked.used[4]
+    return s.at, True, s.counts[STEPS] + s.marked.used[4]
 
 
 @inner
 def _enter(m: MadeAgain, f: Facts, s: Run, i: int) -> None:
     """Enter the gaps that begin behind op `i`."""
-    k = s.count[BEGINS]
+    k = s.counts[BEGINS]
     while k < len(f.by_after) and m.after[f.by_after[k]] == i:
         g = f.by_after[k]
         s.current[m.buffer[g]] = g
         if f.lasts[g] > 0:
-            s.active[s.count[ACTIVE]], s.where[g], s.least[g] = g, s.count[ACTIVE], f.own[g] + 1.0
-            s.count[ACTIVE] += 1
+            s.active[s.counts[ACTIVE]], s.where[g], s.least[g] = g, s.counts[ACTIVE], f.own[g] + 1.0
+            s.counts[ACTIVE] += 1
         k += 1
-    s.count[BEGINS] = k
+    s.counts[BEGINS] = k
 
 
 @inner
 def _end(f: Facts, s: Run, i: int) -> None:
     """Leave the gaps that op `i` is the last place of; what is dropped there is wanted."""
-    s.count[WANTED], k = 0, s.count[ENDS]
+    s.counts[WANTED], k = 0, s.counts[ENDS]
     while k < len(f.by_last) and f.lasts[f.by_last[k]] <= i:
         g = f.by_last[k]
         if s.at[g] == i and i > 0:
-            s.wanted[s.count[WANTED]] = g
-            s.count[WANTED] += 1
+            s.wanted[s.counts[WANTED]] = g
+            s.counts[WANTED] += 1
         if s.where[g] >= 0:
-            s.count[ACTIVE] -= 1
-            other = s.active[s.count[ACTIVE]]
+            s.counts[ACTIVE] -= 1
+            other = s.active[s.counts[ACTIVE]]
             s.active[s.where[g]], s.where[other] = other, s.where[g]
             s.where[g] = -1
         k += 1
-    s.count[ENDS] = k
+    s.counts[ENDS] = k
 
 
 @inner
 def _return(m: MadeAgain, f: Facts, rules: Rules, s: Run, i: int) -> bool:
     """Make again what is wanted right before op `i`, and keep what is made on the way; False where that cannot be."""
-    least = s.count[WANTED]
+    least = s.counts[WANTED]
     extra, ops = _replay(m, s, i)
     while extra < 0 or s.held[2 * i] + extra > rules.limit:
         if extra < 0 or not _drop_one(m, f, rules, s, i):
@@ -215,24 +215,24 @@ def _return(m: MadeAgain, f: Facts, rules: Rules, s: Run, i: int) -> bool:
         extra, ops = _replay(m, s, i)
     if _stay(m, rules, s, i, ops):
         extra, ops = _replay(m, s, i)
-        while s.count[WANTED] > least and (extra < 0 or s.held[2 * i] + extra > rules.limit):
-            _leave(m, f, s, i, (s.count[WANTED] - least + 1) // 2)
+        while s.counts[WANTED] > least and (extra < 0 or s.held[2 * i] + extra > rules.limit):
+            _leave(m, f, s, i, (s.counts[WANTED] - least + 1) // 2)
             extra, ops = _replay(m, s, i)
-    s.count[RERUNS] += len(ops)
+    s.counts[RERUNS] += len(ops)
     _settle(m, f, s, i, ops)
-    return s.count[RERUNS] <= rules.reruns
+    return bool(s.counts[RERUNS] <= rules.reruns)
 
 
 @inner
 def _replay(m: MadeAgain, s: Run, i: int) -> tuple[int, I64]:
     """The bytes beside the load that making the wanted values takes, -1 where they cannot be made; and the ops."""
-    v, wanted = m.origins, s.wanted[: s.count[WANTED]]
+    v, wanted = m.origins, s.wanted[: s.counts[WANTED]]
     clear(s.marked)
     stuck, _ = chase(v, m.first[wanted], m.stop[wanted], i, i, s.absent, s.until, s.marked, m.duration, 2**62)
     ops = ascending(s.marked)
     if stuck >= 0:
         return -1, ops
-    s.count[STEPS] += len(ops)
+    s.counts[STEPS] += len(ops)
     for x in ops:
         for k in range(v.read_ptr[x], v.read_ptr[x + 1]):
             if is_there(i, v.last[k], v.dies[k], s.absent[v.read[k]], s.until[v.read[k]]):
@@ -254,11 +254,11 @@ def _stay(m: MadeAgain, rules: Rules, s: Run, i: int, ops: I64) -> bool:
             if g < 0 or s.at[g] <= i or m.value[g] != m.write_value[k]:
                 continue
             if max(s.held[2 * i], s.held[2 * i + 1]) + size <= rules.limit:
-                s.count[STEPS] += 2 * (s.at[g] - i)
+                s.counts[STEPS] += 2 * (s.at[g] - i)
                 s.held[2 * i : 2 * s.at[g]] += size
                 s.at[g], some = i, True
-                s.wanted[s.count[WANTED]] = g
-                s.count[WANTED] += 1
+                s.wanted[s.counts[WANTED]] = g
+                s.counts[WANTED] += 1
     return some
 
 
@@ -266,8 +266,8 @@ def _stay(m: MadeAgain, rules: Rules, s: Run, i: int, ops: I64) -> bool:
 def _leave(m: MadeAgain, f: Facts, s: Run, i: int, count: int) -> None:
     """Let the last so many of those that came back with the others not come back here."""
     for _ in range(count):
-        s.count[WANTED] -= 1
-        g = s.wanted[s.count[WANTED]]
+        s.counts[WANTED] -= 1
+        g = s.wanted[s.counts[WANTED]]
         s.at[g] = f.lasts[g]
         s.held[2 * i : 2 * s.at[g]] -= m.size[m.buffer[g]]
 
@@ -276,14 +276,14 @@ def _leave(m: MadeAgain, f: Facts, s: Run, i: int, count: int) -> None:
 def _settle(m: MadeAgain, f: Facts, s: Run, i: int, ops: I64) -> None:
     """The wanted values are there; what others take to be made again may be less."""
     v = m.origins
-    for g in s.wanted[: s.count[WANTED]]:
+    for g in s.wanted[: s.counts[WANTED]]:
         s.absent[m.buffer[g]] = s.gone[m.value[g]] = False
         s.weight[_root(s.up, m.value[g])] -= f.own[g]
     for x in ops:
         for k in range(v.read_ptr[x], v.read_ptr[x + 1]):
             if s.busy[v.read[k]] == i and s.current[v.read[k]] >= 0:
                 s.reads[s.current[v.read[k]]] += 1
-    for g in s.active[: s.count[ACTIVE]]:
+    for g in s.active[: s.counts[ACTIVE]]:
         s.least[g] = f.own[g] + 1.0
 
 
@@ -298,8 +298,8 @@ def _drop_one(m: MadeAgain, f: Facts, rules: Rules, s: Run, i: int) -> bool:
     at, absent, busy, least, reads, factor = s.at, s.absent, s.busy, s.least, s.reads, rules.factor
     while True:
         low, second, chosen, unit = np.inf, np.inf, -1, 1.0
-        s.count[STEPS] += s.count[ACTIVE]
-        for g in s.active[: s.count[ACTIVE]]:
+        s.counts[STEPS] += s.counts[ACTIVE]
+        for g in s.active[: s.counts[ACTIVE]]:
             b = buffer[g]
             if absent[b] or busy[b] == i or after[g] >= i or lasts[g] <= i or at[g] >= i:
                 continue
@@ -346,7 +346,7 @@ def _drop(m: MadeAgain, f: Facts, s: Run, g: int) -> None:
     start = 2 * m.after[g] + 2 if s.at[g] == 0 else 2 * s.at[g]
     s.at[g] = f.lasts[g]
     s.held[start : 2 * s.at[g]] -= m.size[b]
-    s.count[STEPS] += 2 * s.at[g] - start
+    s.counts[STEPS] += 2 * s.at[g] - start
     s.absent[b] = s.gone[value] = True
     s.up[value], s.weight[value] = value, f.own[g]
     for r in range(m.first[g], m.stop[g]):

@@ -41,8 +41,16 @@ class Levels(Prices):
         """Number the places: values begin where they are written as a whole, so that no cut divides one."""
         b, turn = trace.buffers, int(account.before.min(initial=trace.n))
         dead = np.flatnonzero(~b.host & ~b.persistent & (b.end <= turn) & (b.size > 0))
-        columns = {"made": made, "costly": costly, "places": np.unique(made)}
-        return cls(account=account, trace=trace, last=account.before, dead=dead, limit=limit, **columns)
+        return cls(
+            account=account,
+            trace=trace,
+            last=account.before,
+            dead=dead,
+            limit=limit,
+            made=made,
+            costly=costly,
+            places=np.unique(made),
+        )
 
     def search(self, *, hold: bool) -> Found:
         """Return the cheapest plan found within the limit, or the one of the lowest peak.

@@ -40,8 +40,9 @@ def rounded(nodes: Nodes, limit: int, rules: Rules = ALL) -> Proved:
 
     Notes
     -----
-    One linear program, then O(n^2 (n + e)) for each of ten ways to round (five without copies), and as much again for each
-    output that has to go in addition. The schedule is one that a plan can say, whether `rules` ask for it or not.
+    One linear program, then O(n^2 (n + e)) for each of ten ways to round (without copies five, O(n^2 + n e)), and as
+    much again for each output that has to go in addition. The schedule is one that a plan can say, whether `rules` ask
+    for it or not.
     """
     program = StageProgram(nodes, rules, limit)
     solved = program.rows.relaxed()

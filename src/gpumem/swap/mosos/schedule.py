@@ -78,13 +78,15 @@ def _thinned(by: I64, out: Bool, back: Bool, scope: Scope) -> Bool:
 def _memory(nodes: Nodes, scope: Scope, by: I64, out: Bool, back: Bool, there: Bool) -> list[int]:
     """(14)-(17): the bytes in use while each run computes."""
     memory: list[int] = []
-    last, coming, copies = scope.last_uses, np.zeros(len(by), np.bool_), bool(back.any() or out.any())
+    last, copies = scope.last_uses, bool(back.any() or out.any())
+    coming: Bool = np.zeros(len(by), np.bool_)
     for t in range(len(by)):
-        stays = there[t + 1]
+        stays: Bool = there[t + 1]
         if copies:
-            coming = (back[: t + 1] & (scope.in_end[: t + 1] >= t)).any(axis=0)
+            coming = np.any(back[: t + 1] & (scope.in_end[: t + 1] >= t), axis=0)
             arrives = (back & (scope.in_end == t)).any(axis=0)
-            stays = stays & ~arrives | (out[: t + 1] & (scope.out_end[: t + 1] >= t)).any(axis=0)
+            going: Bool = np.any(out[: t + 1] & (scope.out_end[: t + 1] >= t), axis=0)
+            stays = (stays & ~arrives) | going
         used = int(nodes.held[t] + nodes.size[there[t]].sum() + nodes.size[coming].sum())
         through = there[t] & scope.plain  # what a plan holds through all reruns of the stage
         for k in np.flatnonzero(by[t] >= 0).tolist():
