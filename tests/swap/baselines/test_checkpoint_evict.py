@@ -14,7 +14,7 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.baselines._checkpoint_evict import Evictions, takes_unknown
-from gpumem.swap.baselines._checkpoint_rollout import Facts, Rules, rollout
+from gpumem.swap.baselines._checkpoint_rollout import DropRules, Facts, rollout
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.facts.recompute import barred
 from gpumem.swap.facts.recompute_cost import MadeAgain
@@ -38,7 +38,7 @@ def account(trace: Trace, machine: Machine = BARE) -> MadeAgain:
 def run(trace: Trace, limit: int, **other: float) -> tuple[dict[int, int], bool]:
     """Before which op each dropped buffer comes back."""
     m = account(trace)
-    rules = Rules(limit, int(other.get("half_powers", 1)), 0.0, np.ones(len(m.buffer)), 10**6, 10**9)
+    rules = DropRules(limit, int(other.get("half_powers", 1)), 0.0, np.ones(len(m.buffer)), 10**6, 10**9)
     at, fits, _ = rollout(m, Facts.of(m), rules, np.full(len(m.size), -1))
     return {int(b): int(i) for b, i in zip(m.buffer, at) if i}, fits
 
@@ -96,7 +96,7 @@ def test_a_run_that_fits_has_counted_what_it_holds(data: st.DataObject) -> None:
     trace = data.draw(st.one_of(programs(), steps()))
     m = account(trace)
     limit = data.draw(st.integers(max(trace.peak_load // 3, 1), max(trace.peak_load, 1)))
-    rules = Rules(limit, data.draw(st.integers(0, 2)), 1.0, np.ones(len(m.buffer)), 10**6, 10**9)
+    rules = DropRules(limit, data.draw(st.integers(0, 2)), 1.0, np.ones(len(m.buffer)), 10**6, 10**9)
     until = np.full(len(m.size), -1)
     at, fits, steps_ = rollout(m, Facts.of(m), rules, until)
     costs = m.costs(at, until)

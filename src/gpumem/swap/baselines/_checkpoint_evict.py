@@ -16,7 +16,7 @@ import numpy as np
 
 from gpumem.base import work
 from gpumem.swap.baselines._checkpoint_prices import Found, Prices
-from gpumem.swap.baselines._checkpoint_rollout import Facts, Rules, rollout
+from gpumem.swap.baselines._checkpoint_rollout import DropRules, Facts, rollout
 from gpumem.swap.facts.recompute import CONSTANTS
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.trace import F64, I64, Bool, Trace
@@ -24,11 +24,11 @@ from gpumem.trace import F64, I64, Bool, Trace
 # Tried on twenty recorded steps and the eight logs of DTR's authors; nothing is tuned beyond that.
 SHARES = (1.0, 0.97, 0.93, 0.88, 0.8)  # of the limit, that a run is to keep to
 CLOSE = SHARES[:3]  # where it is known which rules do well
-GRID = ((0, 0.0), (1, 0.0), (1, 1.0), (2, 0.0), (2, 1.0))  # powers of the time and weights of children: see `Rules`
+GRID = ((0, 0.0), (1, 0.0), (1, 1.0), (2, 0.0), (2, 1.0))  # powers of the time and weights of children: see `DropRules`
 HELD = (0.01, 0.03, 0.1)  # of the limit, that dead buffers may take
 ROUNDS = 3  # of holding more
 WORK = 60_000_000  # of all, as in `_checkpoint_prices`,
-EACH = 100_000  # or, if that is less, for each op,
+SQUARE, LEAST = 400, 60  # or, if that is less, for each pair of ops, but as many runs as that,
 RUN = 20_000  # and of each run at least: what a call takes
 STEP = 8  # steps of a run that take as long as one op of a plan that is priced
 RERUNS = 3  # for each op, at most: what takes longer is no use to anybody
@@ -68,7 +68,7 @@ class Evictions(Prices):
         """Look at the trace once."""
         b = trace.buffers
         dead = np.flatnonzero(~b.host & ~b.persistent & (b.end < trace.n) & (b.size > 0))
-        facts, left = Facts.of(account), min(WORK, EACH * trace.n)
+        facts, left = Facts.of(account), min(WORK, max(LEAST * RUN, SQUARE * trace.n**2))
         return cls(account=account, trace=trace, last=facts.lasts, dead=dead, limit=limit, left=left, facts=facts)
 
     def search(self, *, hold: bool) -> Found:
@@ -89,16 +89,16 @@ class Evictions(Prices):
         return min(ways, key=lambda way: self.rank(way.found))
 
     def runs(self, like: Way, shares: tuple[float, ...]) -> Iterable[Way]:
-        """Run by all rules of the grid, with what another run has besides."""
+        """Rollout by all rules of the grid, with what another run has besides."""
         for share, (half_powers, children) in product(shares, GRID):
             if self.over():
                 return
             yield self.run(like._replace(share=share, half_powers=half_powers, children=children))
 
     def run(self, way: Way) -> Way:
-        """Run, and price the plan; one that does not come to its end keeps nothing in mind but that it was tried."""
+        """Rollout, and price the plan; one that does not come to its end keeps nothing in mind but that it was tried."""
         limit = int(self.limit * way.share)
-        rules = Rules(limit, way.half_powers, way.children, way.factor, RERUNS * self.trace.n, ONE * STEP)
+        rules = DropRules(limit, way.half_powers, way.children, way.factor, RERUNS * self.trace.n, ONE * STEP)
         at, fits, steps = rollout(self.account, self.facts, rules, way.until)
         self.left -= RUN + steps // STEP
         return way._replace(found=self.price(at if fits else np.zeros_like(at), way.until))

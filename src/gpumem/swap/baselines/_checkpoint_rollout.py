@@ -26,11 +26,11 @@ from gpumem.swap.facts.recompute_cost import MadeAgain, loads, replayed
 from gpumem.swap.plan.replay import Closure, ascending, chase, clear, is_there, marks
 from gpumem.trace import F64, I64, Bool
 
-ACTIVE, WANTED, ENDS, BEGINS, RERUNS, STEPS = range(6)  # of `Run.counts`
+ACTIVE, WANTED, ENDS, BEGINS, RERUNS, STEPS = range(6)  # of `Rollout.counts`
 FAR = 2.0**61  # ns that nothing takes
 
 
-class Rules(NamedTuple):
+class DropRules(NamedTuple):
     """By what a run decides."""
 
     limit: int
@@ -102,7 +102,7 @@ def _expiries(m: MadeAgain) -> I64:
     return through
 
 
-class Run(NamedTuple):
+class Rollout(NamedTuple):
     """The state of a run. B buffers, v values."""
 
     at: I64  # m: right before which op each gap's value is made again; 0: it is kept
@@ -127,9 +127,9 @@ class Run(NamedTuple):
 
 
 @inner
-def _begin(m: MadeAgain, until: I64) -> Run:
+def _begin(m: MadeAgain, until: I64) -> Rollout:
     n, count, gaps, values = len(m.duration), len(m.size), len(m.buffer), m.values[0]
-    return Run(
+    return Rollout(
         np.zeros(gaps, np.int64),
         loads(m, np.zeros(gaps, np.int64), until),
         np.zeros(count, np.bool_),
@@ -153,8 +153,8 @@ def _begin(m: MadeAgain, until: I64) -> Run:
 
 
 @jit
-def rollout(m: MadeAgain, f: Facts, rules: Rules, until: I64) -> tuple[I64, bool, int]:
-    """Run through the trace: before which op each gap's value is made again (0: it is kept), whether it fits, steps.
+def rollout(m: MadeAgain, f: Facts, rules: DropRules, until: I64) -> tuple[I64, bool, int]:
+    """Rollout through the trace: before which op each gap's value is made again (0: it is kept), whether it fits, steps.
 
     `until`, int64[B]: until when a dead buffer is held, -1 where it is not.
     """
@@ -173,7 +173,7 @@ def rollout(m: MadeAgain, f: Facts, rules: Rules, until: I64) -> tuple[I64, bool
 
 
 @inner
-def _enter(m: MadeAgain, f: Facts, s: Run, i: int) -> None:
+def _enter(m: MadeAgain, f: Facts, s: Rollout, i: int) -> None:
     """Enter the gaps that begin behind op `i`."""
     k = s.counts[BEGINS]
     while k < len(f.by_after) and m.after[f.by_after[k]] == i:
@@ -187,7 +187,7 @@ def _enter(m: MadeAgain, f: Facts, s: Run, i: int) -> None:
 
 
 @inner
-def _end(f: Facts, s: Run, i: int) -> None:
+def _end(f: Facts, s: Rollout, i: int) -> None:
     """Leave the gaps that op `i` is the last place of; what is dropped there is wanted."""
     s.counts[WANTED], k = 0, s.counts[ENDS]
     while k < len(f.by_last) and f.lasts[f.by_last[k]] <= i:
@@ -205,7 +205,7 @@ def _end(f: Facts, s: Run, i: int) -> None:
 
 
 @inner
-def _return(m: MadeAgain, f: Facts, rules: Rules, s: Run, i: int) -> bool:
+def _return(m: MadeAgain, f: Facts, rules: DropRules, s: Rollout, i: int) -> bool:
     """Make again what is wanted right before op `i`, and keep what is made on the way; False where that cannot be."""
     least = s.counts[WANTED]
     extra, ops = _replay(m, s, i)
@@ -224,7 +224,7 @@ def _return(m: MadeAgain, f: Facts, rules: Rules, s: Run, i: int) -> bool:
 
 
 @inner
-def _replay(m: MadeAgain, s: Run, i: int) -> tuple[int, I64]:
+def _replay(m: MadeAgain, s: Rollout, i: int) -> tuple[int, I64]:
     """The bytes beside the load that making the wanted values takes, -1 where they cannot be made; and the ops."""
     v, wanted = m.origins, s.wanted[: s.counts[WANTED]]
     clear(s.marked)
@@ -242,7 +242,7 @@ def _replay(m: MadeAgain, s: Run, i: int) -> tuple[int, I64]:
 
 
 @inner
-def _stay(m: MadeAgain, rules: Rules, s: Run, i: int, ops: I64) -> bool:
+def _stay(m: MadeAgain, rules: DropRules, s: Rollout, i: int, ops: I64) -> bool:
     """Let dropped values come back that `ops` make on the way, where there is room beside op `i`; whether any does.
 
     The last ones first: backward they are needed first, so that their room is free again for those before them.
@@ -263,7 +263,7 @@ def _stay(m: MadeAgain, rules: Rules, s: Run, i: int, ops: I64) -> bool:
 
 
 @inner
-def _leave(m: MadeAgain, f: Facts, s: Run, i: int, count: int) -> None:
+def _leave(m: MadeAgain, f: Facts, s: Rollout, i: int, count: int) -> None:
     """Let the last so many of those that came back with the others not come back here."""
     for _ in range(count):
         s.counts[WANTED] -= 1
@@ -273,7 +273,7 @@ def _leave(m: MadeAgain, f: Facts, s: Run, i: int, count: int) -> None:
 
 
 @inner
-def _settle(m: MadeAgain, f: Facts, s: Run, i: int, ops: I64) -> None:
+def _settle(m: MadeAgain, f: Facts, s: Rollout, i: int, ops: I64) -> None:
     """The wanted values are there; what others take to be made again may be less."""
     v = m.origins
     for g in s.wanted[: s.counts[WANTED]]:
@@ -288,7 +288,7 @@ def _settle(m: MadeAgain, f: Facts, s: Run, i: int, ops: I64) -> None:
 
 
 @inner
-def _drop_one(m: MadeAgain, f: Facts, rules: Rules, s: Run, i: int) -> bool:
+def _drop_one(m: MadeAgain, f: Facts, rules: DropRules, s: Rollout, i: int) -> bool:
     """Drop what is worth least to keep over op `i`; False where there is nothing.
 
     What a value takes is at least what it took when that was looked at last, since only drops came in between: the
@@ -321,7 +321,7 @@ def _drop_one(m: MadeAgain, f: Facts, rules: Rules, s: Run, i: int) -> bool:
 
 
 @inner
-def _takes(m: MadeAgain, f: Facts, rules: Rules, s: Run, i: int, g: int, most: float) -> float:
+def _takes(m: MadeAgain, f: Facts, rules: DropRules, s: Rollout, i: int, g: int, most: float) -> float:
     """The ns of making a value again as things are, and a part of what hangs on it; not followed far above `most`."""
     v, b, seen, ns = m.origins, m.buffer[g], -1, 1.0
     for k in range(f.reader_ptr[m.value[g]], f.reader_ptr[m.value[g] + 1]):
@@ -340,7 +340,7 @@ def _takes(m: MadeAgain, f: Facts, rules: Rules, s: Run, i: int, g: int, most: f
 
 
 @inner
-def _drop(m: MadeAgain, f: Facts, s: Run, g: int) -> None:
+def _drop(m: MadeAgain, f: Facts, s: Rollout, g: int) -> None:
     """Drop a value from its last access on, until its next one."""
     v, b, value = m.origins, m.buffer[g], m.value[g]
     start = 2 * m.after[g] + 2 if s.at[g] == 0 else 2 * s.at[g]
@@ -358,7 +358,7 @@ def _drop(m: MadeAgain, f: Facts, s: Run, g: int) -> None:
 
 
 @inner
-def _join(s: Run, value: int, other: int) -> None:
+def _join(s: Rollout, value: int, other: int) -> None:
     """Make one set of those of two values, if the other one is dropped as well."""
     if s.gone[other]:
         mine, its = _root(s.up, value), _root(s.up, other)
