@@ -89,14 +89,14 @@ class Evictions(Prices):
         return min(ways, key=lambda way: self.rank(way.found))
 
     def runs(self, like: Way, shares: tuple[float, ...]) -> Iterable[Way]:
-        """Rollout by all rules of the grid, with what another run has besides."""
+        """Run by all rules of the grid, with what another run has besides."""
         for share, (half_powers, children) in product(shares, GRID):
             if self.over():
                 return
             yield self.run(like._replace(share=share, half_powers=half_powers, children=children))
 
     def run(self, way: Way) -> Way:
-        """Rollout, and price the plan; one that does not come to its end keeps nothing in mind but that it was tried."""
+        """Run, and price the plan; one that does not come to its end only shows that it was tried."""
         limit = int(self.limit * way.share)
         rules = DropRules(limit, way.half_powers, way.children, way.factor, RERUNS * self.trace.n, ONE * STEP)
         at, fits, steps = rollout(self.account, self.facts, rules, way.until)

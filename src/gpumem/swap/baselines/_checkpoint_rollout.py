@@ -154,7 +154,7 @@ def _begin(m: MadeAgain, until: I64) -> Rollout:
 
 @jit
 def rollout(m: MadeAgain, f: Facts, rules: DropRules, until: I64) -> tuple[I64, bool, int]:
-    """Rollout through the trace: before which op each gap's value is made again (0: it is kept), whether it fits, steps.
+    """Run through the trace: before which op each gap comes back (0: it is kept), whether it fits, and steps.
 
     `until`, int64[B]: until when a dead buffer is held, -1 where it is not.
     """
