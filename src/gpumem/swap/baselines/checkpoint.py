@@ -84,9 +84,9 @@ def checkpoint(
     -----
     `sqrt` rewrites the trace for each number tried (about 2 log2 of the values). `evict` goes through the trace some
     hundreds of times, O(ops + drops x values there + reruns) each, `cuts` prices some thousands of plans, both fewer
-    on long traces; by `recompute_cost`, which is exact: a few seconds. The same plan each time, unless `seconds` cut it
-    short. Where `evict` does not reach the limit, or takes a quarter longer, `cuts` is tried too. No plan runs more than a million ops again,
-    on long traces 16 times as many as there are, so that memory is linear.
+    on long traces; by `recompute_cost`, which is exact: a few seconds. The same plan each time, unless `seconds` cut
+    it short. Where `evict` does not reach the limit, or takes a quarter longer, `cuts` is tried too. No plan runs
+    more than a million ops again, on long traces 16 times as many as there are, so that memory is linear.
 
     Departures of `evict`: it is no rule of the paper, which knows one chain of layers and its backward pass; what is
     worth least is as in DTR, with a look at what comes. A value made of a parameter is back before that is updated.
