@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,12 @@ def test_whole_copies_by_hand(ns_per_byte: float, limit: int) -> None:
     target = Machine("m", 100, link, link, 1.0, 1.0)
     bound = zero_stall_limit(line(), target)
     assert bound.limit == limit and bound.settled
+
+
+def test_settled_is_a_bool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("gpumem.swap.fluid.refine"), "PATIENCE", 0)  # then it ends by what is missing
+    trace = bundled("mlp3")
+    assert type(least_stall(trace, GTX, trace.peak_load * 93 // 100, rounds=8).settled) is bool
 
 
 def test_a_stall_by_hand() -> None:

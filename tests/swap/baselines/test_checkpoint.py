@@ -52,7 +52,7 @@ def test_the_number_of_segments_that_gives_the_lowest_peak(machine: Machine) -> 
         ({"limit": 0}, "limit: 0"),
         ({"rule": "sqrt", "segments": 0}, "segments: 0"),
         ({"rule": "sqrt", "segments": 10**9}, "segments: 1000000000 of them, but the iteration has"),
-        ({"segments": 4}, "segments: 4 of them with rule 'cuts'"),
+        ({"segments": 4}, "segments: 4 of them with rule 'evict'"),
         ({"rule": "sqr"}, "rule: 'sqr' is unknown.*did you mean 'sqrt'"),
     ],
 )

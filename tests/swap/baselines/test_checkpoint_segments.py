@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpumem.base.errors import NotReached
-from gpumem.swap.baselines import _checkpoint_segments, checkpoint
+from gpumem.swap.baselines import _checkpoint_prices, checkpoint
 from gpumem.swap.baselines._checkpoint_segments import NO_CUT, PART, SEGMENT, Levels
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.plan.gaps import gaps
@@ -45,8 +45,8 @@ def test_no_plan_runs_more_again_than_it_may(most: int, monkeypatch: pytest.Monk
 
     reached = {limit: reruns(limit) for limit in (41, 57, 80)}
     assert max(reached.values()) > 5
-    monkeypatch.setattr(_checkpoint_segments, "RERUNS", most)
-    monkeypatch.setattr(_checkpoint_segments, "EACH", 0)
+    monkeypatch.setattr(_checkpoint_prices, "RERUNS", most)
+    monkeypatch.setattr(_checkpoint_prices, "EACH", 0)
     for limit, before in reached.items():
         try:
             assert reruns(limit) <= most

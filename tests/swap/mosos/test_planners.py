@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -67,6 +68,10 @@ def test_limits_that_cannot_be_met_and_options_that_are_none() -> None:
     lasting = replace(trace, ops=replace(trace.ops, name=("load", *trace.ops.name[1:])))
     with pytest.raises(NotReached, match="a planner that may wait for copies may get lower"):
         mosos(lasting, slow, 80, kind="checkmate", algorithms=ways)
+    with pytest.raises(
+        NotReached, match="no plan got lower, that is the load of the step as it is: no schedule of 5 nodes"
+    ):
+        mosos(lasting, slow, 80, kind="checkmate", algorithms=ways)
     with pytest.raises(ValueError, match=r"gap: 1 is not in \[0, 1\)"):
         mosos(trace, CARD, 80, gap=1, algorithms=ways)
     with pytest.raises(ValueError, match="kind: 'mo-sos' is unknown"):
@@ -111,3 +116,25 @@ def test_what_cannot_be_back_in_time_beside_a_full_op_waits() -> None:
     proof = solve_mosos(trace, CARD, 90, kind="str", algorithms={})
     (swap,) = proof.plan.decisions
     assert isinstance(swap, Swap) and swap.buffer == 0 and proof.makespan > 250
+
+
+def coarse() -> Trace:
+    """A chain forward and back: of each pair of maps the second one is read twice, too late for a node of both."""
+    k = 12
+    reads = [[max(i - 1, 0)] if i else [] for i in range(k)] + [[k - 1 - i] for i in range(k)]
+    writes = [[i] for i in range(k)] + [[]] * k
+    ops = Ops.make(reads, writes, duration=[50] * 2 * k, name=["zeros"] * k + ["back"] * k)
+    return Trace(Buffers.make([40] * k, range(k), [2 * k - i for i in range(k)]), ops)
+
+
+def test_checkmate_takes_finer_nodes_where_coarse_ones_have_no_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = coarse()
+    work = import_module("gpumem.swap.mosos.work")  # `gpumem.swap.mosos` is the planner as well
+    monkeypatch.setattr(work, "MOST", 4)
+    monkeypatch.setattr(work, "FINER", ())
+    with pytest.raises(NotReached, match="no schedule of 4 nodes"):
+        solve_mosos(trace, CARD, 240, kind="checkmate", algorithms={}, seconds=60)
+    monkeypatch.setattr(work, "FINER", (8, 24))
+    proof = solve_mosos(trace, CARD, 240, kind="checkmate", algorithms={}, seconds=60)
+    assert proof.plan.apply(trace).peak_load <= 240 and proof.lower_bound > 24 * 50
+    check.data_flow(trace, proof.plan.apply(trace))

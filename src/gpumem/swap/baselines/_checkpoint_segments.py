@@ -11,15 +11,13 @@ its part does::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from hashlib import blake2b
-from random import Random
+from dataclasses import dataclass
 
 import numpy as np
 
 from gpumem.base import work
-from gpumem.swap.facts.recompute_cost import Costs, MadeAgain
-from gpumem.swap.plan.decisions import Hold, Recompute
+from gpumem.swap.baselines._checkpoint_prices import WORK, Found, Prices
+from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.trace import I64, Bool, Trace
 
 NO_CUT, SEGMENT, PART = range(3)
@@ -28,71 +26,31 @@ PARTS = (1, 2, 4)
 STEPS = (1, 2, 3, 4, 8)  # by how many places a cut is shifted
 STARTS = 8  # how many of the first guesses are improved at most
 SHARE = 4  # the part of the work that each may take, and what is left for single gaps
-WORK = 48_000_000  # what all plans that are priced may take: about as many as there are ops in them, and
-RERUN = 4  # for each rerun, which is followed in detail,
-PLAN = 2_000  # and for each plan
-# A plan may run ops again, as many as that and as many of each: what it makes of the trace takes 400 bytes for each. It
-# is there for traces of 10,000 ops and more, where chains of reruns are long and grow with the square. Not tuned.
-RERUNS, EACH = 1_000_000, 16
-FAR = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Before which op each gap is made again (0: kept), until when dead buffers are held (-1: not), what that costs."""
-
-    at: I64
-    until: I64
-    costs: Costs
-
-
-@dataclass(slots=True, eq=False)
-class Levels:
+@dataclass(slots=True, eq=False, kw_only=True)
+class Levels(Prices):
     """Gaps over the turn, in the order in which their values are made, and the search over plans for them."""
 
-    account: MadeAgain
-    trace: Trace
     made: I64  # the whole write of each
     costly: Bool  # whether its closure costs flops
     places: I64  # where a cut may be: before these ops
-    dead: I64  # buffers that die in the forward pass
-    limit: int
-    left: int = WORK
-    random: Random = field(default_factory=lambda: Random(0))
-    known: dict[bytes, Costs] = field(default_factory=dict)
 
     @classmethod
     def of(cls, trace: Trace, account: MadeAgain, made: I64, costly: Bool, *, limit: int) -> Levels:
         """Number the places: values begin where they are written as a whole, so that no cut divides one."""
         b, turn = trace.buffers, int(account.before.min(initial=trace.n))
         dead = np.flatnonzero(~b.host & ~b.persistent & (b.end <= turn) & (b.size > 0))
-        return cls(account, trace, made, costly, np.unique(made), dead, limit)
-
-    def decisions(self, found: Found) -> list[Recompute | Hold]:
-        """Return what is dropped, by place, and what is held."""
-        a, at = self.account, found.at
-        rows = np.lexsort((np.arange(len(at)), at))[np.sum(at == 0) :]
-        columns = (column[rows].tolist() for column in (a.buffer, a.after, a.before, at))
-        held = np.flatnonzero(found.until >= 0)
-        return [*map(Recompute, *columns), *map(Hold, held.tolist(), found.until[held].tolist())]
-
-    def over(self) -> bool:
-        """Return whether the search has to end."""
-        return self.left <= 0 or work.over()
-
-    def price(self, at: I64, until: I64) -> Found:
-        """Return what a plan costs."""
-        key = blake2b(at.tobytes() + until.tobytes(), digest_size=16).digest()  # the plans themselves would fill memory
-        if key not in self.known:
-            most = max(RERUNS, EACH * self.trace.n)
-            costs = self.known[key] = self.account.costs(at, until, most)
-            self.left -= PLAN + len(self.account.duration) + RERUN * max(costs.reruns, 0)
-        return Found(at, until, self.known[key])
-
-    def rank(self, found: Found) -> tuple[int, int]:
-        """What is better comes first: the peak down to the limit, then time."""
-        c = found.costs
-        return (max(c.peak, self.limit), c.ns) if c.peak >= 0 else (FAR, FAR)
+        return cls(
+            account=account,
+            trace=trace,
+            last=account.before,
+            dead=dead,
+            limit=limit,
+            made=made,
+            costly=costly,
+            places=np.unique(made),
+        )
 
     def search(self, *, hold: bool) -> Found:
         """Return the cheapest plan found within the limit, or the one of the lowest peak.
@@ -182,33 +140,3 @@ class Levels:
         moves += [(-1, j, level) for j in range(low, high) if not cut[j] for level in (SEGMENT, PART)]
         self.random.shuffle(moves)
         return moves
-
-    def single(self, found: Found, stop: int) -> Found:
-        """Keep single gaps after all, or bring them back right before use, while that helps; `stop` as in `shift`."""
-        better = True
-        while better:
-            better = False
-            order = list(range(len(self.made)))
-            self.random.shuffle(order)
-            for k in order:
-                for at in {0, int(self.account.before[k])} - {int(found.at[k])}:
-                    if self.over() or self.left <= stop:
-                        return found
-                    changed = found.at.copy()
-                    changed[k] = at if at > self.account.after[k] + 1 else 0
-                    tried = self.price(changed, found.until)
-                    if self.rank(tried) < self.rank(found):
-                        found, better = tried, True
-        return found
-
-    def hold(self, found: Found) -> Found:
-        """Hold buffers that die in the forward pass until their last rerun, while that helps."""
-        last, ns = self.account.written(found.at, found.until)
-        scratch = self.dead[last[self.dead] > 0]
-        for b in scratch[np.argsort(-ns[scratch] / self.account.size[scratch], kind="stable")].tolist():
-            if self.over():
-                break
-            until = found.until.copy()
-            until[b] = last[b]
-            found = min(found, self.price(found.at, until), key=self.rank)
-        return found

@@ -55,7 +55,7 @@ def refine(f: Fluid, peak: int, limit: int | None, rounds: int, size: int) -> Re
         missing = max(over.max(), found.crammed[1].max(initial=0.0) / scale if f.stalls else 0.0)
         settled = not len(more) or (idle >= PATIENCE and missing < 5 * FINE)
         if settled or idle > PATIENCE or program.rows.columns > size:
-            return Refined(best, breaks, settled, last)
+            return Refined(best, breaks, bool(settled), last)
         breaks = np.union1d(breaks, more)
     return Refined(best, breaks, False, last)
 

@@ -18,7 +18,7 @@ from gpumem.base.arguments import strict_fields
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.limits import FAR, fits
 from gpumem.swap.facts.operators import Menu, menu_of, smallest
 from gpumem.swap.facts.options import check_ops, check_start, option
 from gpumem.swap.linear_programs import LATE, OPTIMAL
@@ -140,7 +140,7 @@ def solve_mosos(
         raise
     plan = found.judge.best
     if plan is None or found.judge.line is None:
-        raise found.judge.missed("a planner that may wait for copies may get lower")
+        raise _missed(found)
     value = found.judge.line.makespan
     least = found.below(proved, value)
     status = OPTIMAL if value - least <= gap * value else START if plan is start else LATE
@@ -150,6 +150,16 @@ def solve_mosos(
 mosos = plan_only(solve_mosos)
 checkmate, checkmate_auto = partial(mosos, kind="checkmate"), partial(mosos, kind="checkmate-auto")
 str_, str_auto = partial(mosos, kind="str"), partial(mosos, kind="str-auto")
+
+
+def _missed(found: Working) -> NotReached:
+    """What to raise without a plan: the lowest load of one, or that of the trace as it is, said to be so, and why."""
+    otherwise = "a planner that may wait for copies may get lower"
+    if found.judge.lowest < found.trace.peak_load or found.judge.pinned < FAR:
+        return found.judge.missed(otherwise)
+    why = f"no plan got lower, that is the load of the step as it is: {found.ended}" if found.ended else ""
+    hint = "; ".join(filter(None, [why, work.hint(otherwise)]))
+    return NotReached(found.trace.peak_load, found.limit, hint=hint)
 
 
 def _computing(trace: Trace, machine: Machine, menu: Menu) -> int:

@@ -40,8 +40,9 @@ def rounded(nodes: Nodes, limit: int, rules: Rules = ALL) -> Proved:
 
     Notes
     -----
-    One linear program, then O(n^2 (n + e)) for each of ten ways to round, and as much again for each output that has to
-    go in addition. The schedule is one that a plan can say, whether `rules` ask for it or not.
+    One linear program, then O(n^2 (n + e)) for each of ten ways to round (without copies five, O(n^2 + n e)), and as
+    much again for each output that has to go in addition. The schedule is one that a plan can say, whether `rules` ask
+    for it or not.
     """
     program = StageProgram(nodes, rules, limit)
     solved = program.rows.relaxed()
@@ -49,7 +50,7 @@ def rounded(nodes: Nodes, limit: int, rules: Rules = ALL) -> Proved:
         return Proved(None, inf, -inf, LATE)
     bound, hope = solved.dual * program.time_unit, np.where(program.s >= 0, solved.x[program.s], 0.0)
     best = Proved(None, inf, bound, LATE)
-    for share, eager in work.each(product(SHARES, (True, False))):
+    for share, eager in work.each(product(SHARES, (True, False) if rules.copies else (False,))):
         schedule = _Draft(nodes, rules, program.scope, hope, share, eager=eager).within(limit)
         if schedule is not None and (worth := value(nodes, schedule)) < best.value:
             best = replace(best, schedule=schedule, value=worth)
@@ -160,15 +161,16 @@ class _Draft:
     def _runs(self, t: int, there: Bool, back: Bool, by: I64) -> int | None:
         """Set the runs of stage t, the second phase; return an output that is missing and cannot be made."""
         arrives = (back & (self.scope.in_end == t)).any(axis=0)
-        needed = there[t + 1] & ~there[t] & ~arrives
+        needed = (there[t + 1] & ~there[t] & ~arrives).tolist()
+        here, runs = there[t].tolist(), self.scope.runs[t].tolist()  # lists: an element of an array takes ten times
         needed[t] = True
         for k in reversed(range(t + 1)):
             if needed[k]:
-                if not self.scope.runs[t, k]:
+                if not runs[k]:
                     return k
                 by[t, k] = self.scope.choice[k][0]
                 for j in self.scope.deps[k]:
-                    needed[j] |= not there[t, j]
+                    needed[j] = needed[j] or not here[j]
         return None
 
     def _ways(self) -> tuple[Bool, Bool, Bool]:

@@ -56,11 +56,13 @@ def _pairs(begins: Bool) -> tuple[tuple[int, int], ...]:
 def _thinned(by: I64, out: Bool, back: Bool, scope: Scope) -> Bool:
     """Drop what is no use, from the last stage to the first; return what is there when each stage begins."""
     n = len(by)
-    there = np.zeros((n + 1, n), np.bool_)
+    there, none = np.zeros((n + 1, n), np.bool_), np.zeros(n, np.bool_)
+    copies = bool(back.any() or out.any())  # without, none of that need be looked at: O(n^2) for each stage
     for t in reversed(range(n)):
-        back[:, ~there[t + 1]] &= scope.in_end[:, ~there[t + 1]] != t
-        arrives = (back & (scope.in_end == t)).any(axis=0)
-        out &= (scope.out_end != t) | back[t + 1 :].any(axis=0)
+        if copies:
+            back[:, ~there[t + 1]] &= scope.in_end[:, ~there[t + 1]] != t
+            out &= (scope.out_end != t) | back[t + 1 :].any(axis=0)
+        arrives = (back & (scope.in_end == t)).any(axis=0) if copies else none
         kept = there[t + 1] & ~arrives
         read = np.zeros(n, np.bool_)
         for k in reversed(range(t + 1)):
@@ -68,7 +70,7 @@ def _thinned(by: I64, out: Bool, back: Bool, scope: Scope) -> Bool:
                 by[t, k] = -1
             if by[t, k] >= 0:
                 read[scope.deps[k]] = True
-        flying = (out[: t + 1] & (scope.out_end[: t + 1] >= t)).any(axis=0)
+        flying = (out[: t + 1] & (scope.out_end[: t + 1] >= t)).any(axis=0) if copies else none
         there[t] = (read | kept) & (by[t] < 0) | flying
     return there
 
@@ -76,15 +78,20 @@ def _thinned(by: I64, out: Bool, back: Bool, scope: Scope) -> Bool:
 def _memory(nodes: Nodes, scope: Scope, by: I64, out: Bool, back: Bool, there: Bool) -> list[int]:
     """(14)-(17): the bytes in use while each run computes."""
     memory: list[int] = []
+    last, copies = scope.last_uses, bool(back.any() or out.any())
+    coming: Bool = np.zeros(len(by), np.bool_)
     for t in range(len(by)):
-        coming = (back[: t + 1] & (scope.in_end[: t + 1] >= t)).any(axis=0)
-        arrives = (back & (scope.in_end == t)).any(axis=0)
-        stays = there[t + 1] & ~arrives | (out[: t + 1] & (scope.out_end[: t + 1] >= t)).any(axis=0)
+        stays: Bool = there[t + 1]
+        if copies:
+            coming = np.any(back[: t + 1] & (scope.in_end[: t + 1] >= t), axis=0)
+            arrives = (back & (scope.in_end == t)).any(axis=0)
+            going: Bool = np.any(out[: t + 1] & (scope.out_end[: t + 1] >= t), axis=0)
+            stays = (stays & ~arrives) | going
         used = int(nodes.held[t] + nodes.size[there[t]].sum() + nodes.size[coming].sum())
         through = there[t] & scope.plain  # what a plan holds through all reruns of the stage
         for k in np.flatnonzero(by[t] >= 0).tolist():
             if k == t:
-                used -= int(nodes.size[through & ~stays & scope.dead(t)].sum())
+                used -= int(nodes.size[through & ~stays & (last < t)].sum())
             used += int(nodes.size[k])
             memory.append(used + nodes.implementations[k][by[t, k]].workspace)
             held = stays | through if k < t else stays

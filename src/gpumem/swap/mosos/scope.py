@@ -48,9 +48,10 @@ class Scope:
         out, back = _of_use(out, back & (in_end < last), out_end)
         return cls(deps, users, _choice(nodes, rules), runs, stays, out, back, out_end, in_end, rules.plain)
 
-    def dead(self, t: int) -> Bool:
-        """Which outputs node t and those behind it do not read."""
-        return np.array([max(row, default=j) < t for j, row in enumerate(self.users)], np.bool_)
+    @property
+    def last_uses(self) -> I64:
+        """The last node that reads the output of each, or makes it: int64[n]."""
+        return np.array([max(row, default=j) for j, row in enumerate(self.users)], np.int64)
 
     def flying(self, begins: Bool, end: I64, t: int, j: int) -> list[int]:
         """The stages from which a copy of j is under way in stage t."""

@@ -29,8 +29,12 @@ from gpumem.trace import I64, Trace
 
 MOST = 50  # nodes that the program is solved for
 FEWER = 24  # nodes where there is no deadline
+# Without copies, where no schedule fits: a coarse node runs again as a whole or not at all, and most of them cannot.
+# With a deadline only: the program grows with the square, and takes seconds to tens of seconds then. Not tuned.
+FINER = (100, 150, 200)
 RESTRICTED = 0.25  # of the time, for each of the restrictions that MO-SOS begins with
-ROUNDING = 0.3  # of the time, at most, for the linear program and its rounding
+ROUNDING = 0.3  # of the time, at most, for the linear program and its rounding;
+ROUNDING_FINER = 0.8  # of finer nodes, where little comes of what follows
 BACKWARD = 0.5  # of what is left then, for reruns in the backward pass alone
 WORK = 10_000  # nodes of the search tree, over n^2 for n nodes of the net, where there is no deadline
 TRIES = 3  # programs, each for a little less memory, where coarse nodes hide what is held
@@ -69,6 +73,7 @@ class Working:
     judge: Judge = field(init=False)
     net: Stages = field(init=False)
     proved: float = field(default=0.0, init=False)  # ns: the bound of the program that was solved last, 0 at first
+    ended: str = field(default="", init=False)  # what became of the last program without a schedule
 
     def __post_init__(self) -> None:
         self.judge = Judge(self.trace, self.machine, self.limit)
@@ -109,9 +114,9 @@ class Working:
         moved = 4 * MOVED * float(self.net.nodes.size.sum())  # what the objective has beside time, at most
         return min(int(proved), value) if proved <= value + moved else self.least
 
-    def cut(self, parked: Sequence[Swap]) -> Stages:
+    def cut(self, parked: Sequence[Swap], few: int | None = None) -> Stages:
         """Cut the trace into nodes: ops as they are where there are few."""
-        few = MOST if work.hurried() else FEWER
+        few = few or (MOST if work.hurried() else FEWER)
         most = few if self.trace.n > few else None
         return Stages.of(self.trace, self.machine, algorithms=self.menu, most=most, parked=parked)
 
@@ -140,7 +145,20 @@ class Working:
             except work.TimeUp:
                 break
             bound = self.solved(name)
+        if bound == inf and not FAMILY[name].copies:
+            bound = self.finer(name)
         return bound if bound < inf else self.least
+
+    def finer(self, name: str) -> float:
+        """Solve programs of more and more nodes as long as no schedule fits; return the bound of the last."""
+        bound = inf
+        for few in work.each(FINER if work.hurried() else ()):
+            if bound < inf or len(self.net.nodes) >= self.trace.n:
+                break
+            with suppress(work.TimeUp):
+                self.net = self.cut((), few)
+                bound = self.solved(name)
+        return bound
 
     def swap_all(self, kind: Family) -> None:
         """Judge plans that swap the largest buffers around whatever op needs too much, and wait for them.
@@ -167,7 +185,8 @@ class Working:
         if work.over():
             return float(self.least)
         nodes, rules = self.program(FAMILY[name])
-        with work.part(share=ROUNDING):
+        self.ended = f"there was no time for its program of {len(nodes)} nodes"
+        with work.part(share=ROUNDING if len(nodes) <= MOST else ROUNDING_FINER):
             near = rounded(nodes, self.limit, rules)
         allowed, bound = self.limit, max(float(self.least), near.bound)
         self.proved = bound if name == self.kind else 0.0
@@ -188,6 +207,7 @@ class Working:
                 bound = max(bound, found.bound)
             none = near.schedule is None and found.schedule is None and found.status == INFEASIBLE
             if none and allowed == self.limit:  # not even one that is no better than a known plan, as far as is known
+                self.ended = f"no schedule of {len(nodes)} nodes, into which its program cuts the step, fits"
                 return inf
             if found.schedule is None or self.judged(name, found) < FAR:
                 break
