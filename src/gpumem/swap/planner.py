@@ -25,10 +25,10 @@ from gpumem.base.names import meant
 from gpumem.base.units import human_ns, percent
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.facts.limits import needs_tails_dropped
+from gpumem.swap.facts.limits import trimmed
 from gpumem.swap.facts.options import check_option
 from gpumem.swap.plan import Plan
-from gpumem.swap.plan.tails import drop_tails, without_tails
+from gpumem.swap.plan.tails import drop_tails
 from gpumem.trace import Trace
 
 P = ParamSpec("P")
@@ -298,10 +298,7 @@ def _without_tails(record: type[PlannerRecord], function: Callable[P, R]) -> Cal
     def planner(*args: P.args, **kwargs: P.kwargs) -> R:
         given = signature(function).bind(*args, **kwargs)
         trace, limit = given.arguments["trace"], given.arguments["limit"]
-        fits = limit < 1 or limit >= trace.peak_load
-        if fits or not (record.drops_tails or needs_tails_dropped(trace, limit)):
-            return function(*args, **kwargs)
-        less = given.arguments["trace"] = without_tails(trace)
+        less = given.arguments["trace"] = trimmed(trace, limit, always=record.drops_tails)
         found = function(*given.args, **given.kwargs)
         if less is trace:
             return found

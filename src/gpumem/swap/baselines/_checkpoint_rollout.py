@@ -23,7 +23,7 @@ import numpy as np
 
 from gpumem.base.jit import inner, jit
 from gpumem.swap.facts.recompute_cost import MadeAgain, loads, replayed
-from gpumem.swap.plan.replay import Closure, ascending, chase, clear, is_there, marks
+from gpumem.swap.plan.replay import FREE, Closure, ascending, chase, clear, is_there, marks
 from gpumem.trace import F64, I64, Bool
 
 ACTIVE, WANTED, ENDS, BEGINS, RERUNS, STEPS = range(6)  # of `Rollout.counts`
@@ -64,7 +64,7 @@ class Facts(NamedTuple):
         lasts = np.where(lasts > m.after + 1, lasts, 0)
         ns = np.concatenate([[0], np.cumsum(m.duration[v.writer])])
         order = np.argsort(m.read_value, kind="stable")
-        ptr = np.searchsorted(m.read_value[order], np.arange(m.values[0] + 1)).astype(np.int64)
+        ptr = np.searchsorted(m.read_value[order], np.arange(len(m.holder) + 1)).astype(np.int64)
         return cls(
             lasts,
             ns[m.stop] - ns[m.first],
@@ -109,6 +109,7 @@ class Rollout(NamedTuple):
     held: I64  # 2 n: the load at each position, without scratch
     absent: Bool  # B
     until: I64  # B: as in `MadeAgain.costs`
+    kept: I64  # B: -1, as nothing is held beside its buffer
     current: I64  # B: the gap that the run is in, -1 before the first
     active: I64  # the gaps that it is in and that can be dropped: so many as `counts` says
     where: I64  # m: where among those
@@ -128,12 +129,13 @@ class Rollout(NamedTuple):
 
 @inner
 def _begin(m: MadeAgain, until: I64) -> Rollout:
-    n, count, gaps, values = len(m.duration), len(m.size), len(m.buffer), m.values[0]
+    n, count, gaps, values = len(m.duration), len(m.size), len(m.buffer), len(m.holder)
     return Rollout(
         np.zeros(gaps, np.int64),
         loads(m, np.zeros(gaps, np.int64), until),
         np.zeros(count, np.bool_),
         until,
+        np.full(count, -1),
         np.full(count, -1),
         np.zeros(gaps, np.int64),
         np.full(gaps, -1),
@@ -228,16 +230,17 @@ def _replay(m: MadeAgain, s: Rollout, i: int) -> tuple[int, I64]:
     """The bytes beside the load that making the wanted values takes, -1 where they cannot be made; and the ops."""
     v, wanted = m.origins, s.wanted[: s.counts[WANTED]]
     clear(s.marked)
-    stuck, _ = chase(v, m.first[wanted], m.stop[wanted], i, i, s.absent, s.until, s.marked, m.duration, 2**62)
+    there = s.absent, s.until, s.kept
+    stuck, _ = chase(v, m.first[wanted], m.stop[wanted], i, i, *there, s.marked, m.duration, 2**62)
     ops = ascending(s.marked)
-    if stuck >= 0:
+    if stuck != FREE:
         return -1, ops
     s.counts[STEPS] += len(ops)
     for x in ops:
         for k in range(v.read_ptr[x], v.read_ptr[x + 1]):
             if is_there(i, v.last[k], v.dies[k], s.absent[v.read[k]], s.until[v.read[k]]):
                 s.busy[v.read[k]] = i
-    extra, _ = replayed(m, m.size, m.duration, wanted, i, s.absent, s.until, ops, s.first, s.last, s.scratch)
+    extra, _ = replayed(m, m.size, m.duration, m.value[wanted], i, *there, ops, s.first, s.last, s.scratch)
     return max(extra, 0), ops
 
 
@@ -334,7 +337,7 @@ def _takes(m: MadeAgain, f: Facts, rules: DropRules, s: Rollout, i: int, g: int,
     clear(s.marked)
     s.absent[b] = True
     far = int(min(max(most - ns, 0.0), FAR)) + 1
-    chase(v, m.first[g : g + 1], m.stop[g : g + 1], i, i, s.absent, s.until, s.marked, m.duration, far)
+    chase(v, m.first[g : g + 1], m.stop[g : g + 1], i, i, s.absent, s.until, s.kept, s.marked, m.duration, far)
     s.absent[b] = False
     return float(ns + s.marked.used[3])
 

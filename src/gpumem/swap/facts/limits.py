@@ -24,12 +24,18 @@ def floor(trace: Trace) -> tuple[int, int]:
 
     No plan gets below: the op holds what it touches, and what is alive without a gap around it, but for dead tails.
     """
-    return _most_held(without_tails(trace))
+    return _most_held(without_tails(trace, every=True))
 
 
-def needs_tails_dropped(trace: Trace, limit: int) -> bool:
-    """Return whether some op must hold more than `limit` bytes for as long as dead tails stay."""
-    return limit < trace.peak_load and limit < _most_held(trace)[1]
+def trimmed(trace: Trace, limit: int, *, always: bool) -> Trace:
+    """Return what to plan for: `trace` without dead tails if some op cannot keep to the limit with them, or `always`.
+
+    Those of values that reruns may need are dropped only where it must be.
+    """
+    if limit >= trace.peak_load or not (always or limit < _most_held(trace)[1]):
+        return trace
+    less = without_tails(trace)
+    return without_tails(trace, every=True) if limit < _most_held(less)[1] else less
 
 
 def _most_held(trace: Trace) -> tuple[int, int]:

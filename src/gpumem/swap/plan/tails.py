@@ -14,14 +14,16 @@ from dataclasses import replace
 import numpy as np
 
 from gpumem.swap.plan.decisions import Decision, Hold
-from gpumem.trace import Trace
+from gpumem.swap.plan.values import FINE, Origins
+from gpumem.trace import Bool, Trace
 
 
-def without_tails(trace: Trace) -> Trace:
-    """Return `trace` without the tails that a plan may drop; the trace itself where there are none.
+def without_tails(trace: Trace, *, every: bool = False) -> Trace:
+    """Return `trace` without its dead tails; the trace itself where there are none.
 
     Not those of what is persistent or on the host, nor of what is alive over the boundary or all through: the program's
-    caller may hold it, as it does what a step returns. O(accesses).
+    caller may hold it, as it does what a step returns. A value that is read, and cannot be made again, has its tail as
+    well unless `every` goes: reruns may read it once more. O(accesses log accesses).
 
     >>> from gpumem.trace import Buffers, Ops
     >>> trace = Trace(Buffers.make([8, 4], [0, 0], [3, 4]), Ops.make([[], [0], [], []], [[0, 1], [], [], []]))
@@ -32,11 +34,22 @@ def without_tails(trace: Trace) -> Trace:
     end = b.start + last + 1
     arc = ~b.persistent & ~b.host & (b.end <= trace.n) & (b.end - b.start < trace.n)
     short = (last >= 0) & arc & (end < b.end) & (b.size > 0)
+    if short.any() and not every:
+        short &= _of_no_use(trace, short)
     return replace(trace, buffers=replace(b, end=np.where(short, end, b.end))) if short.any() else trace
 
 
+def _of_no_use(trace: Trace, some: Bool) -> Bool:
+    """Which of some buffers are never read, or hold a last value that can be made again."""
+    v, found = Origins.of(trace), np.zeros(len(some), np.bool_)
+    found[np.setdiff1d(np.flatnonzero(some), v.read)] = True
+    for b in np.flatnonzero(some & ~found).tolist():
+        found[b] = v.left.why[v.access_ptr[b + 1] - 1] == FINE
+    return found
+
+
 def drop_tails(trace: Trace, less: Trace, decisions: Iterable[Decision]) -> list[Decision]:
-    """Return decisions for `trace` that do what these do for `less`, which it is `without_tails`.
+    """Return decisions for `trace` that do what these do for `less`, which it is without tails.
 
     >>> from gpumem.trace import Buffers, Ops
     >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [0], [], []], [[0], [], [], []]))
