@@ -8,14 +8,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpumem.swap.plan.decisions import Decision, Hold
+from gpumem.swap.plan.plan import Plan
 from gpumem.swap.plan.values import FINE, Origins
-from gpumem.trace import Bool, Trace
+from gpumem.trace import I64, Bool, Trace
 
 
 def without_tails(trace: Trace, *, every: bool = False) -> Trace:
@@ -56,8 +57,46 @@ def drop_tails(trace: Trace, less: Trace, decisions: Iterable[Decision]) -> list
     >>> drop_tails(trace, without_tails(trace), [])
     [Hold(buffer=0, until=1, after=-1, at=-1)]
     """
-    chosen, last = [*decisions], trace.buffers.start + trace.last_touch()
-    mine = {d.buffer for d in chosen if isinstance(d, Hold) and d.at < 0 and d.after in (-1, last[d.buffer])}
-    short = np.flatnonzero(less.buffers.end < trace.buffers.end).tolist()
-    ends = less.buffers.end[short].tolist()
-    return [*chosen, *(Hold(b, end - 1) for b, end in zip(short, ends) if b not in mine)]
+    chosen = [*decisions]
+    return [*chosen, *(Hold(b, int(less.buffers.end[b]) - 1) for b in _open(trace, less, chosen))]
+
+
+def keep_tails(trace: Trace, less: Trace, decisions: Iterable[Decision]) -> list[Decision]:
+    """Return decisions for `less` that do what these do for `trace`, as far as reruns can tell.
+
+    >>> from gpumem.trace import Buffers, Ops
+    >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [0], [], []], [[0], [], [], []]))
+    >>> keep_tails(trace, without_tails(trace), [])
+    [Hold(buffer=0, until=2, after=-1, at=-1)]
+    """
+    chosen = [*decisions]
+    return [*chosen, *(Hold(b, int(trace.buffers.end[b]) - 1) for b in _open(trace, less, chosen))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tails:
+    """A trace, and `less`, which it is without tails: plans for the one as plans for the other."""
+
+    trace: Trace
+    less: Trace
+
+    @property
+    def ends(self) -> I64:
+        """Until when each tail can be held, int64[B]; -1 where there is none."""
+        whole = self.trace.buffers.end
+        return np.where(self.less.buffers.end < whole, whole - 1, -1)
+
+    def kept(self, plan: Plan) -> Plan:
+        """Return a plan for `less` of one for the trace."""
+        return replace(plan, decisions=tuple(keep_tails(self.trace, self.less, plan.decisions)))
+
+    def dropped(self, plan: Plan) -> Plan:
+        """Return a plan for the trace of one for `less`."""
+        return replace(plan, decisions=tuple(drop_tails(self.trace, self.less, plan.decisions)))
+
+
+def _open(trace: Trace, less: Trace, decisions: Sequence[Decision]) -> list[int]:
+    """The buffers with a tail of which no decision says how long they stay."""
+    last = trace.buffers.start + trace.last_touch()
+    told = {d.buffer for d in decisions if isinstance(d, Hold) and d.at < 0 and d.after in (-1, last[d.buffer])}
+    return [b for b in np.flatnonzero(less.buffers.end < trace.buffers.end).tolist() if b not in told]

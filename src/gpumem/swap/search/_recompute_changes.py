@@ -265,6 +265,30 @@ def _points(r: Replays, d: Drops) -> None:
 
 
 @jit
+def prune(r: Replays, d: Drops) -> None:
+    """Hold dead buffers, and what is dropped, no longer than replays read them: they take what they took."""
+    c = d.c
+    for b in range(len(c.until)):
+        if c.until[b] >= 0:
+            outlive(r, d, b, _last_read(d, b, r.made.end[b] - 1, c.until[b]))
+    for g in range(len(c.later)):
+        if c.later[g]:
+            last = _last_read(d, r.made.buffer[g], r.made.after[g], c.later[g])
+            linger(r, d, g, max(last, 0))
+
+
+@inner
+def _last_read(d: Drops, b: int, after: int, last: int) -> int:
+    """The last replay behind `after` through `last` that reads a buffer where it is, -1 where there is none."""
+    for q in range(min(last, len(d.wanted) - 1), after, -1):
+        if d.wanted[q] and d.marks[q, b % MARKS]:
+            for k in range(d.start[q], d.start[q] + d.length[q]):
+                if d.read[k] == b:
+                    return q
+    return -1
+
+
+@jit
 def fill(r: Replays, d: Drops, chosen: Chosen) -> bool:
     """Choose just that; False, and all is half done, where that cannot be."""
     fine, m, c = True, r.made, d.c

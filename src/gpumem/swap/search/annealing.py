@@ -19,7 +19,7 @@ from gpumem.swap.search._copy_orders import MODULUS, toggle
 from gpumem.swap.search._evaluate import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._greedy_recompute import quicken, relieve
 from gpumem.swap.search._moves import anneal, assign, greedy
-from gpumem.swap.search._recompute_changes import fill, settle
+from gpumem.swap.search._recompute_changes import fill, prune, settle
 from gpumem.swap.search._recompute_state import Chosen, Drops
 from gpumem.swap.search.instance import Instance
 from gpumem.trace import I64, RECOMPUTE, Trace
@@ -128,6 +128,8 @@ class Annealing:
         chosen = chosen_of(self.r, self.w.rows(self.trace.n), plan)
         chosen.by[:] = self.by(lambda row: row.index(ways[row[0].op]))
         fine = fill(self.r, self.d, chosen)
+        if fine:
+            self.prune()
         self.select((d.buffer, d.after) for d in plan.swaps)
         self.order(plan.swaps)
         self.stall(plan.apply(self.trace), line)
@@ -155,6 +157,15 @@ class Annealing:
         """Run each op by its way of the smallest workspace."""
         small = self.by(lambda row: min(range(len(row)), key=lambda k: (row[k].workspace, row[k].duration)))
         fill(self.r, self.d, self.d.c.copy()._replace(by=small))
+
+    def keep_tails(self) -> None:
+        """Hold all that the trace holds after its last access."""
+        fill(self.r, self.d, self.d.c.copy()._replace(until=self.instance.tails))
+
+    def prune(self) -> None:
+        """Hold nothing for longer than reruns read it."""
+        prune(self.r, self.d)
+        settle(self.r, self.d)
 
     def quicken(self) -> None:
         """Run ops by faster ways where the memory that is free allows it."""

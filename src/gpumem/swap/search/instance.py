@@ -36,6 +36,7 @@ class Instance:
     p: SwapProblem
     r: Replays
     w: Windows
+    tails: I64  # B: until when dead tails could be held, -1 where there is none
 
     @classmethod
     def of(
@@ -49,18 +50,22 @@ class Instance:
         plans: Sequence[Plan] = (),
         algorithms: Menu = MappingProxyType({}),
         least: int = FAR,
+        tails: I64 | None = None,
     ) -> Instance:
         """Take all gaps but the smallest.
 
         Parameters as in `search`; `plans` are those that a state will begin with, `least` the ns of an iteration by the
-        best plan that is known.
+        best plan that is known. `tails`, int64[B]: until when what is dead could be held, -1 where it could not.
         """
         choices = choices_of(trace, machine, algorithms, plans) if recompute else ()
         recorded = recorded_ways(trace, machine, [ways[0].op for ways in choices])
         p, r, w = problem(
             trace, machine, goal, placed=placed, recompute=recompute, plans=plans, choices=choices, least=least
         )
-        return cls(trace, goal, choices, recorded, p, r, w)
+        could = np.full(len(r.made.size), -1)
+        if tails is not None:
+            could[: len(tails)] = np.where(r.made.lives[: len(tails)], tails, -1)
+        return cls(trace, goal, choices, recorded, p, r, w, could)
 
 
 def problem(

@@ -28,6 +28,7 @@ from gpumem.swap.facts.limits import Judge, floor
 from gpumem.swap.facts.operators import Menu, operators, smallest
 from gpumem.swap.mosos.planners import Mosos
 from gpumem.swap.plan import Plan
+from gpumem.swap.plan.tails import Tails
 from gpumem.swap.planner import Planner
 from gpumem.swap.search._evaluate import FAR
 from gpumem.swap.search.annealing import Annealing
@@ -60,7 +61,7 @@ CHEAP: tuple[Planner, ...] = (
 )
 MORE: tuple[Planner, ...] = (Capuchin(queue=True), Capuchin())
 AGAIN: tuple[Planner, ...] = (Dtr(),)
-SLOW: tuple[Planner, ...] = (Dtr(heuristic="dtr"), Dtr(heuristic="msps"), Checkpoint())
+SLOW: tuple[Planner, ...] = (Checkpoint(), Dtr(heuristic="dtr"), Dtr(heuristic="msps"))
 # Of random steps with 20 to 90 ops these beat annealing in a third, at 5 % above the floor. The first takes a second,
 # the other 1 to 20: it is asked only where a time is given, since what it has by then is not the same each time.
 PROGRAM, EXACT = Mosos(kind="str"), Ilp()
@@ -89,16 +90,21 @@ def share(judge: Judge) -> float:
 
 
 def ask_all(
-    asked: Sequence[Planner], judge: Judge, menu: Menu, offer: Callable[[Plan], object], *, each: float = 1.0
+    asked: Sequence[Planner], judge: Judge, menu: Menu, tails: Tails, known: dict[int, Plan], *, each: float = 1.0
 ) -> None:
-    """Offer the plans of these planners, until the best has no overhead.
+    """Offer the plans of these planners, until the best has no overhead; note in `known` how long they take.
 
     Those for the smallest workspaces too, with operators by what is left free. Each has a share of the time that is
     left, so that none takes that of those behind it; the last has all. Who does not get there in time has no plan.
     """
-    trace, machine, limit = judge.trace, judge.machine, judge.limit
+    trace, machine, limit = tails.trace, judge.machine, judge.limit
     small = smallest(trace, machine, menu)
     fine = floor(trace)[1] <= limit
+
+    def offer(plan: Plan) -> None:
+        plan = tails.kept(plan)
+        known.setdefault(judge.offer(plan), plan)
+
     for k, planner in enumerate(work.each(asked)):
         if not judge.stall:
             return
@@ -111,15 +117,19 @@ def ask_all(
                     offer(operators(trace, machine, planner(small, machine, limit), limit, algorithms=menu))
 
 
-def relieved(found: Annealing, machine: Machine, multiple: float, *, small: bool = False) -> bool:
+def relieved(found: Annealing, machine: Machine, multiple: float, *, small: bool = False, tails: bool = False) -> bool:
     """Set out from values made again, greedily, and AutoSwap's swaps for the rest; return whether there is a way.
 
-    `small`: with the smallest workspaces, and then with faster ways where memory is left free.
+    `small`: with the smallest workspaces, and then with faster ways where memory is left free. `tails`: with dead tails
+    as sources of reruns; those that none reads go.
     """
     if small:
         found.lean()
+    if tails:
+        found.keep_tails()
     most = int(TRIES * found.effort / max(found.trace.n, 1))
     found.relieve(int(multiple * found.limits[1]), most)
+    found.prune()
     bare = replace(
         found.trace,
         buffers=replace(found.trace.buffers, of=np.arange(len(found.trace.buffers))),
@@ -184,7 +194,8 @@ def _starts(
         if found.steps(ROUNDS[0][1]) < FEW:  # the best start should have what little there is
             return
     small = ((False, True) if whole.choices else (False,)) if recompute else ()
-    for multiple, least in product(MULTIPLES, small):
+    some = bool((whole.tails >= 0).any())
+    for k, (multiple, least) in enumerate(product(MULTIPLES, small)):
         found = begin(whole)
-        if relieved(found, machine, multiple, small=least):
+        if relieved(found, machine, multiple, small=least, tails=some and k // len(small) % 2 == 0):
             yield found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, ClassVar
@@ -12,11 +12,11 @@ from gpumem.base import work
 from gpumem.base.arguments import strict, strict_fields
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
-from gpumem.swap.facts.limits import FAR, Judge, fits, floor
+from gpumem.swap.facts.limits import FAR, Judge, fits, floor, trimmed
 from gpumem.swap.facts.operators import Menu, menu_of, smallest
 from gpumem.swap.facts.options import check_numbers, check_ops, check_start, option
 from gpumem.swap.plan import Plan
-from gpumem.swap.plan.tails import drop_tails, without_tails
+from gpumem.swap.plan.tails import Tails, without_tails
 from gpumem.swap.planner import Planner, PlannerRecord, plans
 from gpumem.swap.search._operator_choices import choices_of
 from gpumem.swap.search.annealing import Annealing
@@ -44,7 +44,6 @@ class Search(PlannerRecord):
     effort: float = option(1.0)
     finds_lowest: ClassVar[bool] = True
     reports: ClassVar[bool] = True
-    drops_tails: ClassVar[bool] = True
 
     @property
     def begins_with(self) -> tuple[Planner, ...]:
@@ -136,21 +135,23 @@ def search(
     0.0
     """
     check_start(start, trace, machine, limit)
+    whole, trace = trace, trimmed(trace, limit, always=True)
     check_ops(algorithms or (), trace)
     menu = (menu_of(trace, machine) if algorithms is None else algorithms) if recompute else {}
     menu = {ways[0].op: ways for ways in choices_of(trace, machine, menu)}
     if fits(smallest(trace, machine, menu), limit) and trace.peak_load <= limit:
         return Plan.of(trace)
-    judge = Judge(trace, machine, limit)
+    judge, tails = Judge(trace, machine, limit), Tails(whole, trace)
     asked, known = planners(trace, effort, recompute=recompute), dict[int, Plan]()
-    ask = partial(ask_all, judge=judge, menu=menu, offer=lambda plan: known.setdefault(judge.offer(plan), plan))
+    ask = partial(ask_all, judge=judge, menu=menu, tails=tails, known=known)
 
     def anneal(k: int, part: float) -> None:
         if judge.stall > 0:
-            instance = partial(Instance.of, trace, machine, limit, placed=placed, algorithms=menu)
+            instance = partial(Instance.of, trace, machine, limit, placed=placed, algorithms=menu, tails=tails.ends)
             _anneal(judge, instance, partial(Annealing, effort=part, seed=seed + k), known, recompute)
 
     if start is not None:
+        start = tails.kept(start)
         known[judge.offer(start)] = start
     work.tell("published planners")
     efforts = [effort * rung for rung in RUNGS] if work.hurried() else [effort]
@@ -161,7 +162,7 @@ def search(
         ask(asked[len(CHEAP) :], each=0.5)
     for k, part in enumerate(work.each(efforts), int(work.hurried())):
         anneal(k, part)
-    return judge.plan()
+    return tails.dropped(judge.plan())
 
 
 def _anneal(
@@ -203,10 +204,10 @@ def lowest(
         Bytes.
     """
     check_numbers(effort=effort, seed=seed, stall=stall)
-    less = without_tails(trace)
-    if less is not trace:
-        plan, limit = lowest(less, machine, stall=stall, seed=seed, effort=effort)
-        return replace(plan, decisions=tuple(drop_tails(trace, less, plan.decisions))), limit
+    tails = Tails(trace, without_tails(trace))
+    if tails.less is not trace:
+        plan, limit = lowest(tails.less, machine, stall=stall, seed=seed, effort=effort)
+        return tails.dropped(plan), limit
     least = floor(trace)[1]
     found = Annealing(Instance.of(trace, machine, least), effort, seed)
     if trace.peak_load <= least or not len(found.w):
