@@ -99,7 +99,7 @@ def test_options_are_changed_and_refused() -> None:
         AutoSwap(threshold="1")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="autoswap: threshold: '1' is a str"):
         autoswap(*small()[:1], GTX, 1, threshold="1")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="segments: 3 of them with rule 'cuts'"):
+    with pytest.raises(ValueError, match="segments: 3 of them with rule 'evict'"):
         PLANNERS["checkpoint"].with_(segments=3)
     with pytest.raises(FrozenInstanceError):
         record.threshold = 1  # type: ignore[misc]

@@ -146,7 +146,7 @@ def test_random_traces_pass_the_oracles(data: st.DataObject) -> None:
     except NotReached as stop:
         assert limit < stop.reached <= trace.peak_load
         return
-    assert options["recompute"] or len(plan.swaps) == len(plan.decisions)
+    assert options["recompute"] or not any(isinstance(d, Recompute) for d in plan.decisions)
     verify(trace, plan, machine, limit)
 
 

@@ -205,8 +205,12 @@ def test_what_is_swapped_and_held_stays_after_its_last_copy_in() -> None:
     "hold, why",
     [
         (Hold(3, 5), "there are 3 buffers"),
-        (Hold(0, 1), r"must obey end <= until <= 6, and its lifetime is \[0, 2\)"),
-        (Hold(0, 7), "must obey end <= until <= 6"),
+        (Hold(0, 0), r"must obey 1 <= until <= 6, and its lifetime is \[0, 2\)"),
+        (Hold(0, 7), "must obey 1 <= until <= 6"),
+        (Hold(0, 3, after=5), "after must be an op that accesses the buffer"),
+        (Hold(1, 4, after=2, at=2), "must obey after < at < until <= 6"),
+        (Hold(1, 7, after=2, at=4), "must obey after < at < until <= 6"),
+        (Hold(1, 4, at=3), "after must be an op that accesses the buffer"),
     ],
 )
 def test_a_hold_that_does_not_fit(hold: Hold, why: str) -> None:

@@ -13,7 +13,7 @@ from gpumem.simulator.simulate import simulate
 from gpumem.swap.search._copy_orders import toggle
 from gpumem.swap.search._evaluate import Evaluation, evaluate, retime
 from gpumem.swap.search._recompute_changes import fill, settle
-from gpumem.swap.search._recompute_state import Chosen, Drops
+from gpumem.swap.search._recompute_state import Decided, Drops
 from gpumem.swap.search.annealing import Annealing, start
 from gpumem.swap.search.instance import Instance, problem
 from gpumem.swap.search.planner import lowest, search
@@ -64,7 +64,7 @@ def test_the_search_is_as_good_as_brute_force_in_three_modes(data: st.DataObject
     assume(prod(map(len, ways)) <= 9)
     for modes, by in product(product(*every), [np.array(some, np.int64) for some in product(*ways)]):
         mode = np.array(modes)
-        if not fill(r, d, Chosen.of(r)._replace(at=np.where(mode == 2, r.lasts, 0), by=by)):
+        if not fill(r, d, Decided.of(r)._replace(at=np.where(mode == 2, r.lasts, 0), by=by)):
             continue
         s, cost = start(p), int(d.added.sum() + d.longer.sum())
         for g in np.flatnonzero(mode == 1):

@@ -21,6 +21,7 @@ from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.facts.limits import FAR, Judge, floor
 from gpumem.swap.plan import Plan, Variant
+from gpumem.swap.plan.tails import Tails
 from gpumem.swap.search import annealing, multistart
 from gpumem.swap.search.annealing import Annealing
 from gpumem.swap.search.instance import Instance
@@ -263,9 +264,9 @@ def test_who_is_slow_does_not_take_the_time_of_who_is_cheap(monkeypatch: pytest.
         Judge(trace, GTX, limit),
     )
     with work.within(10.0):
-        multistart.ask_all(cheap, judge, {}, lambda plan: None)
+        multistart.ask_all(cheap, judge, {}, Tails(trace, trace), {})
         with work.part(share=multistart.START):
-            multistart.ask_all(slow, judge, {}, lambda plan: None, each=0.5)
+            multistart.ask_all(slow, judge, {}, Tails(trace, trace), {}, each=0.5)
     assert asked == [("a", 10.0), ("b", 9.5), ("c", 2.7), ("d", 2.7)]
 
 
@@ -316,7 +317,7 @@ def test_a_gap_that_is_too_short_for_a_copy_is_swapped_where_the_limit_asks_for_
     assert len(plan.swaps) == 1
 
 
-@pytest.mark.parametrize(("seed", "makespan", "digest"), [(0, 254, 1861519163), (1, 254, 925097851)])
+@pytest.mark.parametrize(("seed", "makespan", "digest"), [(0, 261, 2935606015), (1, 248, 4163522240)])
 def test_the_same_plan_with_and_without_the_compiler(seed: int, makespan: int, digest: int) -> None:
     """The suite runs both ways; where the search changes, both have to get the same new figures."""
     size, n = [(37 * i * i + 11 * i) % 50 + 10 for i in range(8)], 16
@@ -328,6 +329,6 @@ def test_the_same_plan_with_and_without_the_compiler(seed: int, makespan: int, d
     trace = Trace(Buffers.make(size, range(8), range(n, 8, -1)), ops)
     target = Machine("m", 1000, Link(1.0, 0.5), Link(1.0, 0.5), 1.0, 1.0)
     limit = trace.peak_load * 60 // 100
-    plan = search(trace, target, limit, effort=1e-4, seed=seed, algorithms={})  # a published one takes 261
+    plan = search(trace, target, limit, effort=1e-4, seed=seed, algorithms={})  # a published one takes 261 ns
     assert simulate(plan.apply(trace), target, capacity=limit).makespan == makespan
     assert crc32(plan.to_json().encode()) == digest

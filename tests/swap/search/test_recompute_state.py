@@ -12,7 +12,7 @@ from gpumem.swap.search._chosen import chosen_of
 from gpumem.swap.search._hold_moves import hold_step
 from gpumem.swap.search._operator_choices import fastest
 from gpumem.swap.search._recompute_changes import choose, drop, fill, hold, let_go, linger, outlive, settle
-from gpumem.swap.search._recompute_state import Chosen, Drops, remember, tidy
+from gpumem.swap.search._recompute_state import Decided, Drops, remember, tidy
 from gpumem.swap.search.annealing import Annealing
 from gpumem.swap.search.instance import Instance
 from gpumem.testing import steps
@@ -47,7 +47,7 @@ def decided(d: Drops) -> tuple[object, ...]:
     return c.at.tolist(), c.later.tolist(), c.by.tolist(), c.until.tolist(), sorted(pieces)
 
 
-def decided_by(c: Chosen, d: Drops) -> tuple[object, ...]:
+def decided_by(c: Decided, d: Drops) -> tuple[object, ...]:
     """The same of a choice that says nothing of ways; holding a buffer until its death is no holding."""
     return decided(d._replace(c=c._replace(by=d.c.by)))
 

@@ -10,7 +10,7 @@ from gpumem.base.jit import inner
 from gpumem.swap.dtr._classes import NOBODY
 from gpumem.trace import I64, Bool
 
-HELD, CLOCK, AGAIN, POOL, PUT, STAYS, GONE, RERUNS, PEAK = range(9)  # in `OnDevice.tally`
+HELD, CLOCK, AGAIN, POOL, PUT, STAYS, GONE, RERUNS, PEAK = range(9)  # in `DeviceState.tally`
 
 
 class Stays(NamedTuple):
@@ -25,7 +25,7 @@ class Stays(NamedTuple):
     read: I64
 
 
-class OnDevice(NamedTuple):
+class DeviceState(NamedTuple):
     """Columns over storages, and counts."""
 
     here: Bool  # it is on the device
@@ -45,7 +45,7 @@ class OnDevice(NamedTuple):
 
 
 @inner
-def empty_device(storages: int, rows: int) -> OnDevice:
+def empty_device(storages: int, rows: int) -> DeviceState:
     """Return a device with nothing on it, and room for some stays; its clock begins at 1, as simrd's."""
     marks, zeros, none = (
         np.zeros((4, storages), np.bool_),
@@ -56,12 +56,12 @@ def empty_device(storages: int, rows: int) -> OnDevice:
     count[CLOCK] = 1
     here, away, dead, bound = marks[0], marks[1], marks[2], marks[3]
     locks, used, pool, order, since = zeros[0], zeros[1], zeros[2], zeros[3], zeros[4]
-    rows_ = Stays(stays[0], stays[1], stays[2], stays[3])
-    return OnDevice(here, away, dead, bound, locks, used, pool, none[0], order, since, none[1], none[2], rows_, count)
+    s = Stays(stays[0], stays[1], stays[2], stays[3])
+    return DeviceState(here, away, dead, bound, locks, used, pool, none[0], order, since, none[1], none[2], s, count)
 
 
 @inner
-def put(d: OnDevice, storage: int) -> None:
+def put(d: DeviceState, storage: int) -> None:
     """Let a storage be evicted."""
     k = d.tally[POOL]
     d.pool[k], d.place[storage], d.order[storage] = storage, k, d.tally[PUT]
@@ -70,7 +70,7 @@ def put(d: OnDevice, storage: int) -> None:
 
 
 @inner
-def take(d: OnDevice, storage: int) -> None:
+def take(d: DeviceState, storage: int) -> None:
     """Let a storage not be evicted, if it may; the last of the pool takes its place."""
     k = d.place[storage]
     if k != NOBODY:
@@ -81,14 +81,14 @@ def take(d: OnDevice, storage: int) -> None:
 
 
 @inner
-def lock(d: OnDevice, storage: int) -> None:
+def lock(d: DeviceState, storage: int) -> None:
     """Keep a storage where it is."""
     take(d, storage)
     d.locks[storage] += 1
 
 
 @inner
-def unlock(d: OnDevice, storage: int) -> None:
+def unlock(d: DeviceState, storage: int) -> None:
     """Take a lock off; the last one lets the storage be evicted."""
     d.locks[storage] -= 1
     if d.locks[storage] == 0:
@@ -96,7 +96,7 @@ def unlock(d: OnDevice, storage: int) -> None:
 
 
 @inner
-def come(d: OnDevice, storage: int, size: int, place: int) -> None:
+def come(d: DeviceState, storage: int, size: int, place: int) -> None:
     """A storage comes before op `place`. One that went at this very place is as if it had not: it could have stayed."""
     d.here[storage], d.away[storage] = True, False
     d.tally[HELD] += size
@@ -109,7 +109,7 @@ def come(d: OnDevice, storage: int, size: int, place: int) -> None:
 
 
 @inner
-def go(d: OnDevice, storage: int, size: int, place: int) -> None:
+def go(d: DeviceState, storage: int, size: int, place: int) -> None:
     """A storage goes before op `place`."""
     d.here[storage] = False
     d.tally[HELD] -= size
@@ -118,7 +118,7 @@ def go(d: OnDevice, storage: int, size: int, place: int) -> None:
 
 
 @inner
-def note(d: OnDevice, storage: int, place: int) -> None:
+def note(d: DeviceState, storage: int, place: int) -> None:
     """Add the row of a stay that ends; one that began at this very place is none."""
     if d.since[storage] < place:
         row = d.tally[STAYS]

@@ -21,7 +21,7 @@ from gpumem.swap.dtr._device import (
     POOL,
     RERUNS,
     STAYS,
-    OnDevice,
+    DeviceState,
     Stays,
     come,
     empty_device,
@@ -69,7 +69,7 @@ class OnlineRun(NamedTuple):
 
 class _Runtime(NamedTuple):
     s: Remade
-    d: OnDevice
+    d: DeviceState
     c: Classes
     r: Neighbourhoods
     how: Scoring

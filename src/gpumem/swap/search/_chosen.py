@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from gpumem.swap.plan import Hold, Plan, Recompute
-from gpumem.swap.search._recompute_state import PIECES, Chosen, Replays
+from gpumem.swap.search._recompute_state import PIECES, Decided, Replays
 
 
-def chosen_of(r: Replays, rows: Mapping[tuple[int, int], int], plan: Plan) -> Chosen:
+def chosen_of(r: Replays, rows: Mapping[tuple[int, int], int], plan: Plan) -> Decided:
     """Return what a plan drops and holds, as far as a search can say it; `rows`: of gaps, by buffer and first access.
 
     It cannot say of a value that it stays as it was before its last change in place.
     """
-    c, v = Chosen.of(r), r.made.origins
+    c, v = Decided.of(r), r.made.origins
     for d in plan.decisions:
         if isinstance(d, Recompute) and (k := rows.get((d.buffer, d.after), -1)) >= 0 and r.lasts[k]:
             c.at[k] = d.at
@@ -35,7 +35,7 @@ def chosen_of(r: Replays, rows: Mapping[tuple[int, int], int], plan: Plan) -> Ch
     return c
 
 
-def decisions_of(r: Replays, c: Chosen) -> Iterator[Recompute | Hold]:
+def decisions_of(r: Replays, c: Decided) -> Iterator[Recompute | Hold]:
     """Yield what a choice stands for, but for the ways of ops."""
     m, n = r.made, len(r.made.duration)
     mine = np.flatnonzero(c.at)

@@ -11,7 +11,7 @@ from gpumem.base.jit import inner, jit
 from gpumem.swap.search._copy_orders import MODULUS, draw, shift, toggle
 from gpumem.swap.search._evaluate import Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._recompute_moves import drop_step
-from gpumem.swap.search._recompute_state import Chosen, Drops, Replays, choose_all, remember
+from gpumem.swap.search._recompute_state import Decided, Drops, Replays, choose_all, remember
 from gpumem.trace import I64
 
 DEAR = 4  # steps that one over drops counts for
@@ -116,7 +116,7 @@ def anneal(
     r: Replays,
     d: Drops,
     spare_d: Drops,
-    best_c: Chosen,
+    best_c: Decided,
     s: SwapState,
     best: SwapState,
     spare: SwapState,

@@ -15,7 +15,7 @@ import numpy as np
 from gpumem.base.jit import inner, jit
 from gpumem.swap.facts.recompute_cost import replayed
 from gpumem.swap.plan.replay import FREE, ON_DEVICE, closure, sources
-from gpumem.swap.search._recompute_state import MARKS, Chosen, Drops, Replays, choose_all
+from gpumem.swap.search._recompute_state import MARKS, Decided, Drops, Replays, choose_all
 from gpumem.trace import I64, Bool
 
 
@@ -133,7 +133,7 @@ def _run_by(r: Replays, d: Drops, k: int, way: int) -> None:
 
 
 @inner
-def present(r: Replays, c: Chosen, place: int) -> tuple[Bool, I64]:
+def present(r: Replays, c: Decided, place: int) -> tuple[Bool, I64]:
     """What is absent at a place, yet to be brought back or not, and what is held there; see `replay.Present`."""
     m = r.made
     absent, kept = np.zeros(len(m.size), np.bool_), np.full(len(m.size), -1)
@@ -289,7 +289,7 @@ def _last_read(d: Drops, b: int, after: int, last: int) -> int:
 
 
 @jit
-def fill(r: Replays, d: Drops, chosen: Chosen) -> bool:
+def fill(r: Replays, d: Drops, chosen: Decided) -> bool:
     """Choose just that; False, and all is half done, where that cannot be."""
     fine, m, c = True, r.made, d.c
     d.wanted[:], d.added[:], d.beside[:], d.length[:], d.used[1] = 0, 0, 0, 0, 0

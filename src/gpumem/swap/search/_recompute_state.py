@@ -50,7 +50,7 @@ class Replays(NamedTuple):
         return cls(made, ways, made.load, value_of, lasts, worth, np.flatnonzero(lasts), w.after, first, stop, goal)
 
 
-class Chosen(NamedTuple):
+class Decided(NamedTuple):
     """What a state is, apart from what is swapped, and all that a plan says of it."""
 
     at: I64  # m: before which op each gap is made again; 0 where it is not dropped
@@ -63,22 +63,22 @@ class Chosen(NamedTuple):
     pieces: I64  # 1: so many of these there are
 
     @classmethod
-    def of(cls, r: Replays) -> Chosen:
+    def of(cls, r: Replays) -> Decided:
         """Choose nothing."""
         at, later = np.zeros((2, len(r.lasts)), np.int64)
         value, start, stop = np.zeros((3, PIECES), np.int64)
         until, pieces = np.full(len(r.made.size), -1), np.zeros(1, np.int64)
         return cls(at, later, r.ways.first[:-1].copy(), until, value, start, stop, pieces)
 
-    def copy(self) -> Chosen:
+    def copy(self) -> Decided:
         """Return a copy that shares nothing."""
-        return Chosen._make(column.copy() for column in self)
+        return Decided._make(column.copy() for column in self)
 
 
 class Drops(NamedTuple):
     """What is chosen, and what follows from it."""
 
-    c: Chosen
+    c: Decided
     longer: I64  # n: ns that each op takes more than by its fastest
     duration: I64  # n: ns that it takes
     size: I64  # B: bytes of each buffer, workspaces by what runs
@@ -109,7 +109,7 @@ class Drops(NamedTuple):
         read = np.zeros(64 * len(r.made.origins.read) if places else 0, np.int64)
         held, load = np.zeros(2 * n, np.int64), r.load.copy()
         follows = (wanted, added, beside, load, held, points, next_point, due, due_turn)
-        return cls(Chosen.of(r), *runs, *follows, marks, start, length, read, np.zeros(2, np.int64))
+        return cls(Decided.of(r), *runs, *follows, marks, start, length, read, np.zeros(2, np.int64))
 
     def copy(self) -> Drops:
         """Return a copy that shares nothing but what is only ever added to."""
@@ -118,7 +118,7 @@ class Drops(NamedTuple):
 
 
 @jit
-def choose_all(to: Chosen, c: Chosen) -> None:
+def choose_all(to: Decided, c: Decided) -> None:
     """Copy what is chosen."""
     for g in range(len(c.at)):
         to.at[g], to.later[g] = c.at[g], c.later[g]

@@ -20,7 +20,7 @@ from gpumem.swap.search._evaluate import FAR, USELESS, Evaluation, SwapProblem, 
 from gpumem.swap.search._greedy_recompute import quicken, relieve
 from gpumem.swap.search._moves import anneal, assign, greedy
 from gpumem.swap.search._recompute_changes import fill, prune, settle
-from gpumem.swap.search._recompute_state import Chosen, Drops
+from gpumem.swap.search._recompute_state import Decided, Drops
 from gpumem.swap.search.instance import Instance
 from gpumem.trace import I64, RECOMPUTE, Trace
 
@@ -224,7 +224,7 @@ class Annealing:
                 return True
         return False
 
-    def changes(self, c: Chosen) -> list[Decision]:
+    def changes(self, c: Decided) -> list[Decision]:
         """Return the decisions that what is chosen stands for."""
         taken = [ways[k] for ways, k in zip(self.choices, (c.by - self.r.ways.first[:-1]).tolist())]
         return [*decisions_of(self.r, c), *(way for way in taken if way != self.recorded[way.op])]

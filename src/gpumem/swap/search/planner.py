@@ -135,13 +135,14 @@ def search(
     0.0
     """
     check_start(start, trace, machine, limit)
-    whole, trace = trace, trimmed(trace, limit, always=True)
+    tails = Tails(trace, trimmed(trace, limit, always=True))
+    trace = tails.less
     check_ops(algorithms or (), trace)
     menu = (menu_of(trace, machine) if algorithms is None else algorithms) if recompute else {}
     menu = {ways[0].op: ways for ways in choices_of(trace, machine, menu)}
     if fits(smallest(trace, machine, menu), limit) and trace.peak_load <= limit:
-        return Plan.of(trace)
-    judge, tails = Judge(trace, machine, limit), Tails(whole, trace)
+        return tails.dropped(Plan.of(trace))
+    judge = Judge(trace, machine, limit)
     asked, known = planners(trace, effort, recompute=recompute), dict[int, Plan]()
     ask = partial(ask_all, judge=judge, menu=menu, tails=tails, known=known)
 
