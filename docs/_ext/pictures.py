@@ -159,6 +159,12 @@ def again_hold(ax: Axes) -> None:
 
 
 @picture(height=3.6)
+def again_stays(ax: Axes) -> None:
+    """A recomputed value that stays for a second rerun."""
+    _again(ax, "stays", "y h d p")
+
+
+@picture(height=3.6)
 def checkpoint_printed(ax: Axes) -> None:
     """Chen's rule as printed."""
     forward_values(ax, made_by("papers/recompute.md")["printed"])

@@ -116,8 +116,9 @@ def released(trace: Trace) -> Trace:
 
     Notes
     -----
-    O(accesses). Recorded frameworks hold on to some buffers, gradients above all, until the iteration is over. Plans
-    leave such tails alone, so that planners can be compared; whoever wants them gone rewrites the trace first.
+    O(accesses). Recorded frameworks hold on to some buffers, gradients above all, until the iteration is over. A plan
+    drops such a tail by a `Hold`; most planners do so only where some op could not keep to the limit else. Whoever
+    wants all of them gone, in every plan, rewrites the trace first.
 
     Examples
     --------

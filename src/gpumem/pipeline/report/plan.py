@@ -79,7 +79,7 @@ class Report(Shown):
         """Return all figures: bytes, nanoseconds, `overhead` as a fraction.
 
         `swaps` and `recomputed` count gaps; `reruns` the ops that run again, `recompute_ns` their time in an iteration;
-        `held` the buffers that stay beyond their death.
+        `held` the `Hold` decisions.
         """
         before, after = self.before, self.after
         overhead, (reruns, recompute_ns) = after.timeline.overhead(before.timeline), after.again()

@@ -100,8 +100,8 @@ class Plan(Shown):
 
         Notes
         -----
-        O((n + d) log (n + d) + accesses) for d decisions and reruns. A lifetime is shortened by its gaps and
-        lengthened by a `Hold`, by nothing else: dead tails stay.
+        O((n + d) log (n + d) + accesses) for d decisions and reruns. A lifetime is shortened by its gaps, and where a
+        `Hold` drops its dead tail; it is lengthened by a `Hold`, by nothing else. What no decision names stays.
         """
         return self.carried(trace).trace
 
