@@ -228,7 +228,7 @@ def test_what_runs_again_and_what_is_held_is_told_beside_swaps() -> None:
         assert shown.to_pandas().recompute_ns.tolist() == [0, row["recompute_ns"]]
         assert "0 swaps, 1 recomputations by by hand" in repr(shown) and "run again" in shown._repr_html_()
         assert "1 recomputations" in repr(shown.report())
-        assert ("\nheld                      1 buffer beyond its death" in shown.report().table()) == bool(row["held"])
+        assert ("\nheld                      1 value for reruns" in shown.report().table()) == bool(row["held"])
     assert "run again" not in planned()._repr_html_() and "recomputations" not in repr(planned().report())
 
 

@@ -58,7 +58,7 @@ class Comparison(Shown):
             "iterations": self.iterations,
             "limit": self.report.limit,
             "score": self.report.score,
-            **{name: planned[name] for name in ("swaps", "recomputed", "reruns", "recompute_ns", "held")},
+            **{name: planned[name] for name in ("swaps", "recomputed", "reruns", "recompute_ns", "held", "tails")},
             "identical": not self.differing,
             "compared": len(self.compared),
             "differing": list(self.differing),

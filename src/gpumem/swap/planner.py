@@ -28,7 +28,7 @@ from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import trimmed
 from gpumem.swap.facts.options import check_option
 from gpumem.swap.plan import Plan
-from gpumem.swap.plan.tails import drop_tails
+from gpumem.swap.plan.tails import Tails
 from gpumem.trace import Trace
 
 P = ParamSpec("P")
@@ -117,8 +117,6 @@ class PlannerRecord:
         Whether `lowest` looks for the lowest limit that costs nothing.
     reports : bool
         Whether `progress` is told how far it got.
-    drops_tails : bool
-        Whether its plans always drop dead tails; those of others do only where some op could not have room else.
 
     Examples
     --------
@@ -133,7 +131,6 @@ class PlannerRecord:
     proves: ClassVar[bool] = False
     finds_lowest: ClassVar[bool] = False
     reports: ClassVar[bool] = False
-    drops_tails: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -298,12 +295,14 @@ def _without_tails(record: type[PlannerRecord], function: Callable[P, R]) -> Cal
     def planner(*args: P.args, **kwargs: P.kwargs) -> R:
         given = signature(function).bind(*args, **kwargs)
         trace, limit = given.arguments["trace"], given.arguments["limit"]
-        less = given.arguments["trace"] = trimmed(trace, limit, always=record.drops_tails)
+        less = given.arguments["trace"] = trimmed(trace, limit, always=False)
+        if less is not trace and given.arguments.get("start") is not None:
+            given.arguments["start"] = Tails(trace, less).trimmed(given.arguments["start"])
         found = function(*given.args, **given.kwargs)
         if less is trace:
             return found
         plan: Any = found if isinstance(found, Plan) else found.plan
-        whole: Any = replace(plan, decisions=tuple(drop_tails(trace, less, plan.decisions)))
+        whole: Any = Tails(trace, less).dropped(plan)
         return whole if isinstance(found, Plan) else replace(found, plan=whole)
 
     return planner

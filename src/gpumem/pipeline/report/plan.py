@@ -12,6 +12,7 @@ from gpumem.base.units import human, human_ns, percent
 from gpumem.pipeline.report.text import decided, unswapped, versus
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.plan import Hold, Plan, Recompute
+from gpumem.swap.plan.tails import drops_tail
 from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, Trace
 from gpumem.trace.placement import Placement
 
@@ -83,6 +84,7 @@ class Report(Shown):
         """
         before, after = self.before, self.after
         overhead, (reruns, recompute_ns) = after.timeline.overhead(before.timeline), after.again()
+        tails = sum(drops_tail(d, before.trace) for d in self.plan.decisions)
         return {
             "trace": before.trace.name,
             "machine": self.machine,
@@ -97,7 +99,8 @@ class Report(Shown):
             "recomputed": sum(isinstance(d, Recompute) for d in self.plan.decisions),
             "reruns": reruns,
             "recompute_ns": recompute_ns,
-            "held": sum(isinstance(d, Hold) for d in self.plan.decisions),
+            "held": sum(isinstance(d, Hold) for d in self.plan.decisions) - tails,
+            "tails": tails,
             "peak_load": before.trace.peak_load,
             "peak_load_after": after.trace.peak_load,
             "footprint": before.placement.height,

@@ -87,10 +87,12 @@ def decided(row: Mapping[str, Any], copied: str = "") -> list[str]:
     """Return lines of a table on what a plan does: of a row of `Report`, its swaps, recomputations, held buffers.
 
     >>> row = {"swaps": 2, "score": "doa", "recomputed": 3, "reruns": 7, "recompute_ns": 1500, "held": 1}
+    >>> row["tails"] = 2
     >>> print("\\n".join(decided(row)))
     swapped                   2 gaps by doa
     recomputed                3 gaps: 7 ops run again, 1.50 us an iteration
-    held                      1 buffer beyond its death
+    held                      1 value for reruns
+    dropped                   2 dead tails
     >>> print(decided(row | {"swaps": 0, "score": "", "planner": "checkpoint"})[0])
     recomputed                3 gaps by checkpoint: 7 ops run again, 1.50 us an iteration
     """
@@ -101,8 +103,9 @@ def decided(row: Mapping[str, Any], copied: str = "") -> list[str]:
         time = f"{human_ns(row['recompute_ns'])} an iteration"
         lines.append(f"{'recomputed':26}{row['recomputed']} gaps{'' if swaps else by}: {reruns}, {time}")
     if row["held"]:
-        buffers = "buffer beyond its death" if row["held"] == 1 else "buffers beyond their death"
-        lines.append(f"{'held':26}{row['held']} {buffers}")
+        lines.append(f"{'held':26}{row['held']} {'value' if row['held'] == 1 else 'values'} for reruns")
+    if row["tails"]:
+        lines.append(f"{'dropped':26}{row['tails']} dead {'tail' if row['tails'] == 1 else 'tails'}")
     return lines
 
 

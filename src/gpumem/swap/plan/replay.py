@@ -345,7 +345,7 @@ def replay(device: Device, wanted: Sequence[Recompute | Hold], place: int) -> Re
     back = frozenset(value[d] for d in wanted if isinstance(d, Recompute))
     held = {value[d]: d.until for d in wanted if isinstance(d, Hold)}
     for twice in back & held.keys():
-        raise Refused(f"what is held of buffer {twice.buffer}", ANYWAY)
+        raise Refused(f"what buffer {twice.buffer} holds is to stay beside it from op {place} on", ANYWAY)
     ptr, buffer, whole = sources(v, ops, place, *there)
     reads = list(map(Value, buffer.tolist(), whole.tolist()))
     reruns = []

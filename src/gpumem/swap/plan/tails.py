@@ -90,9 +90,29 @@ class Tails:
         """Return a plan for `less` of one for the trace."""
         return replace(plan, decisions=tuple(keep_tails(self.trace, self.less, plan.decisions)))
 
+    def trimmed(self, plan: Plan) -> Plan:
+        """Return a plan for `less` of one for the trace, without what only drops the same tails."""
+        ends = self.less.buffers.end
+        left = (
+            d
+            for d in plan.decisions
+            if not (isinstance(d, Hold) and drops_tail(d, self.trace) and d.until == ends[d.buffer] - 1)
+        )
+        return replace(plan, decisions=tuple(left))
+
     def dropped(self, plan: Plan) -> Plan:
         """Return a plan for the trace of one for `less`."""
         return replace(plan, decisions=tuple(drop_tails(self.trace, self.less, plan.decisions)))
+
+
+def drops_tail(d: Decision, trace: Trace) -> bool:
+    """Return whether a decision of a plan for `trace` ends a buffer before its lifetime does."""
+    return isinstance(d, Hold) and d.at < 0 and _is_last(d, trace) and d.until < trace.buffers.end[d.buffer]
+
+
+def _is_last(d: Hold, trace: Trace) -> bool:
+    """Whether a buffer is held from its last access on."""
+    return d.after in (-1, max(trace.accesses().op[d.buffer].tolist(), default=-1))
 
 
 def _open(trace: Trace, less: Trace, decisions: Sequence[Decision]) -> list[int]:

@@ -27,7 +27,7 @@ from gpumem.swap.dtr.planner import Dtr
 from gpumem.swap.facts.limits import Judge, floor
 from gpumem.swap.facts.operators import Menu, operators, smallest
 from gpumem.swap.mosos.planners import Mosos
-from gpumem.swap.plan import Plan
+from gpumem.swap.plan import Hold, Plan, Swap
 from gpumem.swap.plan.tails import Tails
 from gpumem.swap.planner import Planner
 from gpumem.swap.search._evaluate import FAR
@@ -184,7 +184,9 @@ def _starts(
     whole = instance(recompute=recompute, plans=plans, least=judge.makespan)
     # Where values may be made again, a good plan of swaps starts a second time, to change swaps alone: on long traces
     # there is time for few steps, and a third of them change what is made again.
-    alone = [plan for plan in plans[:2] if plan.decisions == plan.swaps][:1] if recompute else []
+    alone = (
+        [plan for plan in plans[:2] if all(isinstance(d, Swap | Hold) for d in plan.decisions)][:1] if recompute else []
+    )
     starts = [(plan, whole) for plan in plans]
     starts[1:1] = [(plan, instance(plans=[plan])) for plan in alone]
     for plan, one in starts:

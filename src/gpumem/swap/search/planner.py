@@ -135,7 +135,7 @@ def search(
     0.0
     """
     check_start(start, trace, machine, limit)
-    tails = Tails(trace, trimmed(trace, limit, always=True))
+    tails = Tails(trace, trimmed(trace, limit, always=recompute))
     trace = tails.less
     check_ops(algorithms or (), trace)
     menu = (menu_of(trace, machine) if algorithms is None else algorithms) if recompute else {}
