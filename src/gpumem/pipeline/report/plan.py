@@ -80,7 +80,7 @@ class Report(Shown):
         """Return all figures: bytes, nanoseconds, `overhead` as a fraction.
 
         `swaps` and `recomputed` count gaps; `reruns` the ops that run again, `recompute_ns` their time in an iteration;
-        `held` the `Hold` decisions.
+        `held` and `tails` the `Hold` decisions, which keep values for reruns, or drop dead tails.
         """
         before, after = self.before, self.after
         overhead, (reruns, recompute_ns) = after.timeline.overhead(before.timeline), after.again()
