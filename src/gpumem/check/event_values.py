@@ -32,9 +32,9 @@ def values(log: Sequence[LoggedEvent], traces: Mapping[str, Trace]) -> None:
 
     Notes
     -----
-    An op touches the part of its buffer that was held last. Parts in which a rerun makes an earlier version may lie
-    beside one that holds the buffer, so a rerun reads, or changes in place, the last held part that has the version it
-    wants. It leaves its statistics alone. The log does not tell the parts that a plan finds at the
+    An op touches the part of its buffer that was held last, but for parts in which a rerun has made an earlier version:
+    these may lie beside one that holds the buffer, and stay there. So a rerun reads, or changes in place, the last held
+    part that has the version it wants. It leaves its statistics alone. The log does not tell the parts that a plan finds at the
     boundary from those made by its first op: a value that is missing in one held at that very instant may be seen an
     iteration late.
     """
@@ -97,12 +97,12 @@ class _Unswapped:
         return reads, writes
 
     def run(self, iteration: int, op: int) -> dict[int, Value]:
-        """Run an op; return what it reads."""
+        """Run an op; return what it finds in all that it touches."""
         self.value.update(dict.fromkeys(self.made.get(op, []), None))
         reads, writes = self.touched(op)
-        read = {j: self.value.get(j) for j in reads}
+        found = {j: self.value.get(j) for j in reads | writes}
         self.value.update(dict.fromkeys(writes, (iteration, op)))
-        return read
+        return found
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +111,7 @@ class _Part:
 
     buffer: int
     value: Value
+    remade: bool = False  # its first value is by a rerun
     users: dict[str, bool] = field(default_factory=dict)  # who uses it now, and whether to write
 
     def use(self, who: str, *, write: bool) -> None:
@@ -182,9 +183,13 @@ class _Job:
             held = list(self.of(j).values())
             if not held:
                 raise CheckError("held", f"op {e.op} {_verb(j not in reads)} buffer {j}, which is not held")
-            part, want = held[-1], self.read[e.op].get(j) if j in reads else None
+            found = self.read[e.op].get(j)
+            part, want = held[-1], found if j in reads else None
             if again and want is not None:
                 part = next((p for p in reversed(held) if p.value == want), part)
+            elif not again:
+                part = next((p for p in reversed(held) if not p.remade or p.value == found), part)
+            part.remade |= again and part.value is None
             if want is not None and part.value != want:
                 raise CheckError("value", f"op {e.op} reads version {part.value} of buffer {j} instead of {want}")
             part.use(f"op {e.op}", write=j in writes)

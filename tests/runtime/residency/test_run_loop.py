@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpumem.runtime import Adaptive, InMemory, OnClock
-from gpumem.swap.plan import Plan
+from gpumem.swap.plan import Hold, Plan
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.lifetimes import tails, used, without_idle
 from tests.runtime.programs import CLOCK, begin, short, step, told
@@ -158,7 +158,7 @@ def test_an_iteration_lies_between_two_writes_of_an_input() -> None:
 
 
 def test_a_plan_where_blocks_are_kept_for_longer_than_they_are_used() -> None:
-    """Everything is freed at the end of the iteration only, so no swap gets below the limit."""
+    """Everything is freed at the end of the iteration only: no swap gets below the limit, unless dead tails go."""
     device = short(OnClock(CLOCK), 320, wait=True)
     w = device.malloc(100)
     device.write(w, b"1")
@@ -170,7 +170,7 @@ def test_a_plan_where_blocks_are_kept_for_longer_than_they_are_used() -> None:
             device.free(x)
     device.close()
     report = device.report()
-    assert "infeasible" in report.notes[0] and report.plan is not None
+    assert report.plan is not None and any(isinstance(d, Hold) for d in report.plan.decisions)
     planned = [row for row in report.iterations if row.state == "planned"]
     assert len(planned) >= 2 and all(row.evictions == 0 == row.misses for row in planned[1:])
 

@@ -107,7 +107,9 @@ class Tails:
 
 def drops_tail(d: Decision, trace: Trace) -> bool:
     """Return whether a decision of a plan for `trace` ends a buffer before its lifetime does."""
-    return isinstance(d, Hold) and d.at < 0 and _is_last(d, trace) and d.until < trace.buffers.end[d.buffer]
+    if not isinstance(d, Hold) or d.at >= 0:
+        return False
+    return bool(d.until < trace.buffers.end[d.buffer]) and _is_last(d, trace)
 
 
 def _is_last(d: Hold, trace: Trace) -> bool:
