@@ -52,6 +52,7 @@ def test_what_is_made_on_the_way_stays_where_there_is_room() -> None:
     assert run(layers(6), 8) == ({}, False)
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize("passes, share", [(2, 50), (3, 50), (4, 40)])
 def test_programs_of_many_passes_come_down_for_less_than_by_cuts(passes: int, share: int) -> None:
     trace = unrolled(passes, 12)

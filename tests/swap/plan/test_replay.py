@@ -123,6 +123,7 @@ def test_a_thousand_plans_in_twenty_orders(data: st.DataObject) -> None:
     assert not same_bytes(trace, rewritten, 20)
 
 
+@pytest.mark.jit
 def test_draws_are_hardly_ever_empty() -> None:
     count: Counter[object] = Counter()
 
