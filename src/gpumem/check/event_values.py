@@ -34,9 +34,9 @@ def values(log: Sequence[LoggedEvent], traces: Mapping[str, Trace]) -> None:
     -----
     An op touches the part of its buffer that was held last, but for parts in which a rerun has made an earlier version:
     these may lie beside one that holds the buffer, and stay there. So a rerun reads, or changes in place, the last held
-    part that has the version it wants. It leaves its statistics alone. The log does not tell the parts that a plan finds at the
-    boundary from those made by its first op: a value that is missing in one held at that very instant may be seen an
-    iteration late.
+    part that has the version it wants. It leaves its statistics alone. The log does not tell the parts that a plan
+    finds at the boundary from those made by its first op: a value that is missing in one held at that very instant may
+    be seen an iteration late.
     """
     jobs: dict[str, _Job] = {}
     for i, e in enumerate(log):

@@ -281,15 +281,15 @@ def plans(record: type[PlannerRecord]) -> Callable[[Callable[P, R]], Callable[P,
         def check(keywords: Mapping[str, Any]) -> None:
             record(**{name: keywords[name] for name in names if name in keywords})
 
-        entry = strict(work.budgeted(_without_tails(record, function)), check)
+        entry = strict(work.budgeted(_without_tails(function)), check)
         entry.record, record.function = record, staticmethod(entry)  # type: ignore[attr-defined]
         return entry
 
     return bind
 
 
-def _without_tails(record: type[PlannerRecord], function: Callable[P, R]) -> Callable[P, R]:
-    """Plan without dead tails, which the plan then drops: always, or only where the limit cannot be met with them."""
+def _without_tails(function: Callable[P, R]) -> Callable[P, R]:
+    """Plan without dead tails, which the plan then drops, where some op cannot keep to the limit with them."""
 
     @wraps(function)
     def planner(*args: P.args, **kwargs: P.kwargs) -> R:

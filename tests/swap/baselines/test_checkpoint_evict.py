@@ -13,10 +13,10 @@ from gpumem.base import work
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.baselines._checkpoint_evict import Evictions, takes_unknown
+from gpumem.swap.baselines._checkpoint_evict import Evictions
 from gpumem.swap.baselines._checkpoint_rollout import DropRules, Facts, rollout
 from gpumem.swap.baselines.checkpoint import checkpoint
-from gpumem.swap.facts.recompute import barred
+from gpumem.swap.facts.recompute import barred, takes_unknown
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.plan.gaps import gaps

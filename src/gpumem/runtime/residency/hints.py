@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
 from gpumem.swap.plan.replay import Device, Replay, replay, replays
+from gpumem.swap.plan.tails import drops_tail
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import Trace
 
@@ -62,7 +63,7 @@ class Hints:
 
     def outlives(self, k: int) -> bool:
         """Whether it keeps a buffer past its death."""
-        return self.says(k, Hold) and outlives(self.plan.decisions[k], self.trace)
+        return self.says(k, Hold) and not drops_tail(self.plan.decisions[k], self.trace)
 
     def buffer(self, k: int) -> int:
         """The buffer that a decision is about."""
@@ -106,7 +107,8 @@ class Hints:
                 continue
             op = last[d.buffer][-1] if isinstance(d, Hold) else d.after
             around(op).bind.append((rows[op].index(d.buffer), k))
-            if isinstance(d, Hold) and not outlives(d, trace):
+            if drops_tail(d, trace):
+                assert isinstance(d, Hold)
                 _to_host(k, op, max(d.until, op + 1), around)
             else:
                 _place(k, d, around, trace.n, later.get((d.buffer, d.after), d.after + 1))
@@ -121,11 +123,6 @@ class Hints:
     def wraps(self) -> list[int]:
         """The swaps whose gap goes over the boundary."""
         return [k for k, d in enumerate(self.plan.decisions) if isinstance(d, Swap) and d.before >= self.n]
-
-
-def outlives(d: Decision, trace: Trace) -> bool:
-    """Whether a decision keeps a buffer past its death."""
-    return isinstance(d, Hold) and d.at < 0 and d.until >= trace.buffers.end[d.buffer]
 
 
 def _to_host(k: int, after: int, release: int, around: Callable[[int], At]) -> None:

@@ -17,9 +17,8 @@ import numpy as np
 from gpumem.base import work
 from gpumem.swap.baselines._checkpoint_prices import Found, Prices
 from gpumem.swap.baselines._checkpoint_rollout import DropRules, Facts, rollout
-from gpumem.swap.facts.recompute import CONSTANTS
 from gpumem.swap.facts.recompute_cost import MadeAgain
-from gpumem.trace import F64, I64, Bool, Trace
+from gpumem.trace import F64, I64, Trace
 
 # Tried on twenty recorded steps and the eight logs of DTR's authors; nothing is tuned beyond that.
 SHARES = (1.0, 0.97, 0.93, 0.88, 0.8)  # of the limit, that a run is to keep to
@@ -36,14 +35,6 @@ ONE = WORK // 12  # what a run may take
 SPREAD = (0.1, 0.3, 1.0)  # of the logarithm of a gap's worth,
 SOME = (0.02, 0.1, 0.5)  # and of how many gaps
 LAST = 6  # the part of the work that is left for single gaps and buffers
-
-
-def takes_unknown(trace: Trace) -> Bool:
-    """Return which ops read nothing, and may take their data from outside: bool[n]; see `recomputable`."""
-    ops = trace.ops
-    known = np.array([name.removeprefix("new_").startswith(CONSTANTS) for name in ops.name], np.bool_)
-    unknown: Bool = (np.diff(ops.reads.ptr) == 0) & ~ops.rng & ~known
-    return unknown
 
 
 class Way(NamedTuple):

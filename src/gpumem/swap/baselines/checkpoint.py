@@ -15,11 +15,11 @@ from gpumem.base import work
 from gpumem.base.arguments import strict_fields
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
-from gpumem.swap.baselines._checkpoint_evict import Evictions, takes_unknown
+from gpumem.swap.baselines._checkpoint_evict import Evictions
 from gpumem.swap.baselines._checkpoint_segments import Levels
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.options import option
-from gpumem.swap.facts.recompute import Recomputable, backward_start, barred, kept_over, recomputable
+from gpumem.swap.facts.recompute import Recomputable, backward_start, barred, kept_over, recomputable, takes_unknown
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.plan.gaps import gaps

@@ -88,7 +88,7 @@ def online(
 
 
 def _within(s: Remade, budget: int, heuristic: str, free: str, overhead: float) -> OnlineRun:
-    """OnlineRun an iteration within a budget."""
+    """Run through an iteration within a budget, its options checked."""
     most, room = int(overhead * int(s.duration.sum())), EVICTIONS * len(s.size)
     return follow(s, budget, HEURISTICS[heuristic], POLICIES[free], most, room)
 

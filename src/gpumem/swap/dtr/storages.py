@@ -17,7 +17,7 @@ import numpy as np
 
 from gpumem.base.jit import jit
 from gpumem.simulator.machine import Machine
-from gpumem.swap.facts.recompute import CONSTANTS, barred
+from gpumem.swap.facts.recompute import barred, takes_unknown
 from gpumem.swap.plan.values import FINE, Origins
 from gpumem.trace import I64, Bool, Csr, Trace
 from gpumem.trace.kinds import WORKSPACE
@@ -106,7 +106,7 @@ class _Chains(NamedTuple):
         fine = some & ~b.host & ~b.persistent & (b.end <= n) & (np.bincount(row[whole], minlength=count) == 1)
         fine[some] &= whole[first[some]] & (v.left.why[last_write[some]] == FINE)
         fine &= np.array([kind != WORKSPACE for kind in b.kind], np.bool_)
-        never = barred(trace, machine) | _unknown(trace)
+        never = barred(trace, machine) | takes_unknown(trace)
         mine = touched.writes
         fine &= np.bincount(row[mine], never[op[mine]], count) == 0
         last = np.where(some, op[final], -1)
@@ -115,13 +115,6 @@ class _Chains(NamedTuple):
         _keep(v, fine, ready, last, chain_ptr, op[mine], done.ptr, done.idx)
         chosen = fine[row] & mine
         return cls(fine, ready, row[chosen], op[chosen])
-
-
-def _unknown(trace: Trace) -> Bool:
-    """Which ops read nothing, and may take their data from outside, as `gpumem.swap.facts.recompute` sees it."""
-    known = np.array([name.removeprefix("new_").startswith(CONSTANTS) for name in trace.ops.name], np.bool_)
-    found: Bool = (np.diff(trace.ops.reads.ptr) == 0) & ~trace.ops.rng & ~known
-    return found
 
 
 @jit

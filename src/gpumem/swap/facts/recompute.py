@@ -63,6 +63,14 @@ def barred(trace: Trace, machine: Machine) -> Bool:
     return short
 
 
+def takes_unknown(trace: Trace) -> Bool:
+    """Return which ops read nothing, and may take their data from outside: bool[n]; see `recomputable`."""
+    ops = trace.ops
+    known = np.array([name.removeprefix("new_").startswith(CONSTANTS) for name in ops.name], np.bool_)
+    unknown: Bool = (np.diff(ops.reads.ptr) == 0) & ~ops.rng & ~known
+    return unknown
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Recomputable(Shown):
     """Columns over all gaps of a trace: whether what the gap drops can be made again at its end, and by what.
@@ -128,9 +136,7 @@ def recomputable(
     >>> sorted({REASONS[r] for r in found.reason.tolist()})[1:3]
     ['it is a parameter or optimizer state', 'it was made before the iteration boundary']
     """
-    found, v, ops = gaps(trace) if found is None else found, Origins.of(trace), trace.ops
-    known = np.array([name.removeprefix("new_").startswith(CONSTANTS) for name in ops.name], np.bool_)
-    unknown = (np.diff(ops.reads.ptr) == 0) & ~ops.rng & ~known
+    found, v, unknown = gaps(trace) if found is None else found, Origins.of(trace), takes_unknown(trace)
     row = np.array([v.after(*access) for access in zip(found.buffer.tolist(), found.after.tolist())], np.int64)
     duration, spans = machine.durations(trace), (found.buffer, found.after, found.before)
     limits = np.full(len(row), NO_END) if most is None else most

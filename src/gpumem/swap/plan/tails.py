@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,33 +48,16 @@ def _of_no_use(trace: Trace, some: Bool) -> Bool:
     return found
 
 
-def drop_tails(trace: Trace, less: Trace, decisions: Iterable[Decision]) -> list[Decision]:
-    """Return decisions for `trace` that do what these do for `less`, which it is without tails.
-
-    >>> from gpumem.trace import Buffers, Ops
-    >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [0], [], []], [[0], [], [], []]))
-    >>> drop_tails(trace, without_tails(trace), [])
-    [Hold(buffer=0, until=1, after=-1, at=-1)]
-    """
-    chosen = [*decisions]
-    return [*chosen, *(Hold(b, int(less.buffers.end[b]) - 1) for b in _open(trace, less, chosen))]
-
-
-def keep_tails(trace: Trace, less: Trace, decisions: Iterable[Decision]) -> list[Decision]:
-    """Return decisions for `less` that do what these do for `trace`, as far as reruns can tell.
-
-    >>> from gpumem.trace import Buffers, Ops
-    >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [0], [], []], [[0], [], [], []]))
-    >>> keep_tails(trace, without_tails(trace), [])
-    [Hold(buffer=0, until=2, after=-1, at=-1)]
-    """
-    chosen = [*decisions]
-    return [*chosen, *(Hold(b, int(trace.buffers.end[b]) - 1) for b in _open(trace, less, chosen))]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Tails:
-    """A trace, and `less`, which it is without tails: plans for the one as plans for the other."""
+    """A trace, and `less`, which it is without tails: plans for the one as plans for the other.
+
+    >>> from gpumem.trace import Buffers, Ops
+    >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [0], [], []], [[0], [], [], []]))
+    >>> tails = Tails(trace, without_tails(trace))
+    >>> tails.dropped(Plan.of(trace)).decisions, tails.kept(Plan.of(trace)).decisions
+    ((Hold(buffer=0, until=1, after=-1, at=-1),), (Hold(buffer=0, until=2, after=-1, at=-1),))
+    """
 
     trace: Trace
     less: Trace
@@ -87,8 +69,12 @@ class Tails:
         return np.where(self.less.buffers.end < whole, whole - 1, -1)
 
     def kept(self, plan: Plan) -> Plan:
-        """Return a plan for `less` of one for the trace."""
-        return replace(plan, decisions=tuple(keep_tails(self.trace, self.less, plan.decisions)))
+        """Return a plan for `less` of one for the trace: it does the same, as far as reruns can tell."""
+        return self._until(plan, self.trace)
+
+    def dropped(self, plan: Plan) -> Plan:
+        """Return a plan for the trace of one for `less`."""
+        return self._until(plan, self.less)
 
     def trimmed(self, plan: Plan) -> Plan:
         """Return a plan for `less` of one for the trace, without what only drops the same tails."""
@@ -100,25 +86,20 @@ class Tails:
         )
         return replace(plan, decisions=tuple(left))
 
-    def dropped(self, plan: Plan) -> Plan:
-        """Return a plan for the trace of one for `less`."""
-        return replace(plan, decisions=tuple(drop_tails(self.trace, self.less, plan.decisions)))
+    def _until(self, plan: Plan, like: Trace) -> Plan:
+        """Let buffers with a tail of which no decision says how long they stay end as in a trace."""
+        told = {d.buffer for d in plan.decisions if isinstance(d, Hold) and d.at < 0 and is_last(d, self.trace)}
+        some = [b for b in np.flatnonzero(self.ends >= 0).tolist() if b not in told]
+        return replace(plan, decisions=(*plan.decisions, *(Hold(b, int(like.buffers.end[b]) - 1) for b in some)))
 
 
 def drops_tail(d: Decision, trace: Trace) -> bool:
     """Return whether a decision of a plan for `trace` ends a buffer before its lifetime does."""
     if not isinstance(d, Hold) or d.at >= 0:
         return False
-    return bool(d.until < trace.buffers.end[d.buffer]) and _is_last(d, trace)
+    return bool(d.until < trace.buffers.end[d.buffer]) and is_last(d, trace)
 
 
-def _is_last(d: Hold, trace: Trace) -> bool:
-    """Whether a buffer is held from its last access on."""
-    return d.after in (-1, max(trace.accesses().op[d.buffer].tolist(), default=-1))
-
-
-def _open(trace: Trace, less: Trace, decisions: Sequence[Decision]) -> list[int]:
-    """The buffers with a tail of which no decision says how long they stay."""
-    last = trace.buffers.start + trace.last_touch()
-    told = {d.buffer for d in decisions if isinstance(d, Hold) and d.at < 0 and d.after in (-1, last[d.buffer])}
-    return [b for b in np.flatnonzero(less.buffers.end < trace.buffers.end).tolist() if b not in told]
+def is_last(d: Hold, trace: Trace) -> bool:
+    """Return whether a decision holds what its buffer has after its last access."""
+    return d.after == -1 or d.after == max(trace.accesses().op[d.buffer].tolist(), default=-1)

@@ -51,8 +51,8 @@ def outlive(r: Replays, d: Drops, b: int, until: int) -> bool:
     n, end, old = len(d.added), r.made.end[b], d.c.until[b]
     if until >= 0 and not (end <= until <= n and r.made.lives[b]):
         return False
-    for q in range(2 * end, min(2 * max(old, until) + 1, 2 * n)):
-        d.load[q] += d.size[b] * (int(q <= 2 * until) - int(q <= 2 * old))
+    _stay(d, b, end, old, -1)
+    _stay(d, b, end, until, 1)
     d.c.until[b] = until
     return _redo(r, d, b, end - 1, max(old, until), 0, 0)
 
@@ -69,7 +69,7 @@ def hold(r: Replays, d: Drops, value: int, start: int, stop: int) -> bool:
         if m.holder[c.value[j]] == b and c.start[j] < stop and start < c.stop[j]:
             return False
     c.value[k], c.start[k], c.stop[k], c.pieces[0] = value, start, stop, k + 1
-    _piece(d, b, start, stop, 1)
+    _stay(d, b, start, stop, 1)
     d.wanted[start] += 1
     return _redo(r, d, b, start - 1, stop, start, 0)
 
@@ -80,7 +80,7 @@ def let_go(r: Replays, d: Drops, k: int) -> bool:
     c, last = d.c, d.c.pieces[0] - 1
     b, start, stop = r.made.holder[c.value[k]], c.start[k], c.stop[k]
     c.value[k], c.start[k], c.stop[k], c.pieces[0] = c.value[last], c.start[last], c.stop[last], last
-    _piece(d, b, start, stop, -1)
+    _stay(d, b, start, stop, -1)
     d.wanted[start] -= 1
     return _redo(r, d, b, start - 1, stop, start, 0)
 
@@ -90,10 +90,7 @@ def choose(r: Replays, d: Drops, k: int, way: int) -> bool:
     """Run the op of row `k` of `r.ways` by another way, in replays too."""
     op, own = r.ways.op[k], r.ways.own[k]
     _run_by(r, d, k, way)
-    for q in range(op + 1, len(d.added)):
-        if d.wanted[q] and d.marks[q, own % MARKS] and not _replay(r, d, q):
-            return False
-    return True
+    return _redo(r, d, own, op, len(d.added), 0, 0)
 
 
 @inner
@@ -105,8 +102,8 @@ def _count(r: Replays, d: Drops, g: int, sign: int) -> None:
 
 
 @inner
-def _piece(d: Drops, b: int, start: int, stop: int, sign: int) -> None:
-    """Count the bytes of a piece, through the reruns before op `stop`."""
+def _stay(d: Drops, b: int, start: int, stop: int, sign: int) -> None:
+    """Count the bytes of what stays from op `start` on through the reruns before op `stop`; none where that is -1."""
     for q in range(2 * start, min(2 * stop + 1, len(d.load))):
         d.load[q] += sign * d.size[b]
 
@@ -304,10 +301,9 @@ def fill(r: Replays, d: Drops, chosen: Decided) -> bool:
         _count(r, d, g, -1)
     for k in range(c.pieces[0]):
         d.wanted[c.start[k]] += 1
-        _piece(d, m.holder[c.value[k]], c.start[k], c.stop[k], 1)
+        _stay(d, m.holder[c.value[k]], c.start[k], c.stop[k], 1)
     for b in range(len(c.until)):
-        for q in range(2 * m.end[b], min(2 * c.until[b] + 1, len(d.load)) if c.until[b] >= 0 else 0):
-            d.load[q] += d.size[b]
+        _stay(d, b, m.end[b], c.until[b], 1)
     for place in range(len(d.added)):
         if d.wanted[place]:
             fine = fine and _replay(r, d, place)
