@@ -53,8 +53,12 @@ def rows(args: argparse.Namespace) -> list[Row]:
 def main() -> None:
     """Print the table."""
     args = arguments()
+    try:
+        found = table(rows(args))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"benchmarks.papers.dtr: error: {error}") from None
     print(header(f"python -m benchmarks.papers.dtr {' '.join(sys.argv[1:])}", None))
-    print(f"\n{table(rows(args))}")
+    print(f"\n{found}")
 
 
 if __name__ == "__main__":
