@@ -54,10 +54,10 @@ def recorded_ways(trace: Trace, machine: Machine, ops: Sequence[int]) -> dict[in
     return {op: Variant(op, trace.ops.name[op], int(duration[op]), held[op]) for op in ops}
 
 
-def choices_of(trace: Trace, machine: Machine, menu: Menu, plans: Sequence[Plan] = ()) -> Choices:
-    """Return the ways of each op that has more than one: of the menu, as recorded, and as plans have it."""
+def choices_of(trace: Trace, machine: Machine, menu: Menu, plan: Plan | None = None) -> Choices:
+    """Return the ways of each op that has more than one: of the menu, as recorded, and as a plan has it."""
     ways = {op: list(row) for op, row in menu.items()}
-    for d in (d for plan in plans for d in plan.decisions):
+    for d in () if plan is None else plan.decisions:
         if isinstance(d, Variant) and d.at == -1:
             ways.setdefault(d.op, []).append(d)
     for op, way in recorded_ways(trace, machine, [*ways]).items():

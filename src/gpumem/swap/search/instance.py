@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -47,20 +46,20 @@ class Instance:
         *,
         placed: bool = False,
         recompute: bool = False,
-        plans: Sequence[Plan] = (),
+        plan: Plan | None = None,
         algorithms: Menu = MappingProxyType({}),
         least: int = FAR,
         tails: I64 | None = None,
     ) -> Instance:
         """Take all gaps but the smallest.
 
-        Parameters as in `search`; `plans` are those that a state will begin with, `least` the ns of an iteration by the
+        Parameters as in `search`; `plan` is the one that a state will begin with, `least` the ns of an iteration by the
         best plan that is known. `tails`, int64[B]: until when what is dead could be held, -1 where it could not.
         """
-        choices = choices_of(trace, machine, algorithms, plans) if recompute else ()
+        choices = choices_of(trace, machine, algorithms, plan) if recompute else ()
         recorded = recorded_ways(trace, machine, [ways[0].op for ways in choices])
         p, r, w = problem(
-            trace, machine, goal, placed=placed, recompute=recompute, plans=plans, choices=choices, least=least
+            trace, machine, goal, placed=placed, recompute=recompute, plan=plan, choices=choices, least=least
         )
         could = np.full(len(r.made.size), -1)
         if tails is not None:
@@ -75,7 +74,7 @@ def problem(
     *,
     placed: bool = False,
     recompute: bool = False,
-    plans: Sequence[Plan] = (),
+    plan: Plan | None = None,
     choices: Choices = (),
     least: int = FAR,
 ) -> tuple[SwapProblem, Replays, Windows]:
@@ -85,7 +84,7 @@ def problem(
     begin = np.maximum.accumulate(line.start)
     end, turn = np.maximum(line.end, begin), max(line.makespan, 1)  # costs are parts of a turn: one of no time is 1 ns
     w = windows(trace, machine)
-    named = {(d.buffer, d.after) for plan in plans for d in plan.decisions if isinstance(d, Swap | Recompute)}
+    named = {(d.buffer, d.after) for d in (() if plan is None else plan.decisions) if isinstance(d, Swap | Recompute)}
     rows = w.rows(n)
     large = w.size >= SMALLEST * trace.peak_load
     large[[rows[gap] for gap in named if gap in rows]] = True

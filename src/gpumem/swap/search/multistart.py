@@ -161,7 +161,7 @@ FEW = 50  # steps that make it worth while to start again
 def race(judge: Judge, instance: Callable[..., Instance], begin: Begin, plans: Sequence[Plan], recompute: bool) -> None:
     """Anneal from each of the plans, and from values made again greedily; offer the judge what comes out.
 
-    `instance`: what to search, by whether values may be made again, and with which plans known.
+    `instance`: what to search, by whether values may be made again, and with which plan known.
     """
     with work.part(share=SETTING_OUT):
         runners = list(work.each(_starts(judge, instance, begin, plans, recompute)))
@@ -181,20 +181,22 @@ def _starts(
 ) -> Iterator[Annealing]:
     """Yield what stands at the start: each of the plans, and greedy drops down to each multiple of the limit."""
     trace, machine, limit = judge.trace, judge.machine, judge.limit
-    whole = instance(recompute=recompute, plans=plans, least=judge.makespan)
     # Where values may be made again, a good plan of swaps starts a second time, to change swaps alone: on long traces
     # there is time for few steps, and a third of them change what is made again.
     alone = (
         [plan for plan in plans[:2] if all(isinstance(d, Swap | Hold) for d in plan.decisions)][:1] if recompute else []
     )
-    starts = [(plan, whole) for plan in plans]
-    starts[1:1] = [(plan, instance(plans=[plan])) for plan in alone]
-    for plan, one in starts:
-        found = begin(one)
+    # Each with the gaps of its own plan: with those of all there is more to draw from that this one does not need.
+    # VGG16 at 40 %, an effort of 0.02, eight seeds: 8.0 % in the mean, 12.7 with all.
+    starts = [(plan, recompute) for plan in plans]
+    starts[1:1] = [(plan, False) for plan in alone]
+    for plan, again in starts:
+        found = begin(instance(recompute=again, plan=plan, least=judge.makespan))
         if found.from_plan(plan, simulate(plan.apply(trace), machine, capacity=limit)):
             yield found
         if found.steps(ROUNDS[0][1]) < FEW:  # the best start should have what little there is
             return
+    whole = instance(recompute=recompute, least=judge.makespan)
     small = ((False, True) if whole.choices else (False,)) if recompute else ()
     some = bool((whole.tails >= 0).any())
     for k, (multiple, least) in enumerate(product(MULTIPLES, small)):
