@@ -25,7 +25,7 @@ from gpumem.base.names import meant
 from gpumem.base.units import human_ns, percent
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.facts.limits import trimmed
+from gpumem.swap.facts.limits import keep_tails, trimmed
 from gpumem.swap.facts.options import check_option
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.tails import Tails
@@ -289,7 +289,7 @@ def plans(record: type[PlannerRecord]) -> Callable[[Callable[P, R]], Callable[P,
 
 
 def _without_tails(function: Callable[P, R]) -> Callable[P, R]:
-    """Plan without dead tails, which the plan then drops, where some op cannot keep to the limit with them."""
+    """Plan without dead tails where some op cannot keep to the limit with them; the plan drops those in the way."""
 
     @wraps(function)
     def planner(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -302,7 +302,7 @@ def _without_tails(function: Callable[P, R]) -> Callable[P, R]:
         if less is trace:
             return found
         plan: Any = found if isinstance(found, Plan) else found.plan
-        whole: Any = Tails(trace, less).dropped(plan)
+        whole: Any = keep_tails(trace, Tails(trace, less).dropped(plan), given.arguments["machine"], limit)
         return whole if isinstance(found, Plan) else replace(found, plan=whole)
 
     return planner

@@ -114,13 +114,13 @@ def test_reruns_add_no_more_than_they_need(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_a_thousand_plans_in_twenty_orders(data: st.DataObject) -> None:
+def test_two_thousand_plans_in_two_hundred_orders(data: st.DataObject) -> None:
     trace = data.draw(steps(streams=3))
     rewritten = data.draw(any_plans(trace)).apply(trace)
     all_oracles(trace, rewritten)
-    assert not same_bytes(trace, rewritten, 20)
+    assert not same_bytes(trace, rewritten, 200)
 
 
 @pytest.mark.jit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from gpumem.base.units import exact
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.simulator.timeline import Timeline
-from gpumem.swap.plan import Plan
+from gpumem.swap.plan import Hold, Plan
 from gpumem.swap.plan.gaps import gaps, without
-from gpumem.swap.plan.tails import without_tails
+from gpumem.swap.plan.tails import drops_tail, without_tails
 from gpumem.trace import Trace
 
 
@@ -36,6 +36,33 @@ def trimmed(trace: Trace, limit: int, *, always: bool) -> Trace:
         return trace
     less = without_tails(trace)
     return without_tails(trace, every=True) if limit < _most_held(less)[1] else less
+
+
+def keep_tails(trace: Trace, plan: Plan, machine: Machine, limit: int) -> Plan:
+    """Return `plan` without tails dropped that are not in the way: what the limit and the iteration's time allow.
+
+    The smallest are kept first. A runtime cannot know that nobody will read a tail, and copies it to the host.
+    O(log tails) simulations; where the time is up, those that were found to fit until then.
+    """
+    drops = [d for d in plan.decisions if isinstance(d, Hold) and drops_tail(d, trace)]
+    drops.sort(key=lambda d: int(trace.buffers.size[d.buffer]))
+    best, least = plan, simulate(plan.apply(trace), machine, capacity=limit).makespan if drops else 0
+
+    def kept(count: int) -> bool:
+        nonlocal best
+        gone = {*drops[:count]}
+        tried = replace(plan, decisions=tuple(d for d in plan.decisions if d not in gone))
+        swapped = tried.apply(trace)
+        fine = swapped.peak_load <= limit and simulate(swapped, machine, capacity=limit).makespan <= least
+        best = tried if fine else best
+        return fine
+
+    few, many = 0, len(drops) + 1  # so many can be kept, and so many cannot; all are tried first
+    count = len(drops)
+    while many - few > 1 and not work.over():
+        few, many = (count, many) if kept(count) else (few, count)
+        count = (few + many) // 2
+    return best
 
 
 def _most_held(trace: Trace) -> tuple[int, int]:

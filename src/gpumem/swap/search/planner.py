@@ -12,7 +12,7 @@ from gpumem.base import work
 from gpumem.base.arguments import strict, strict_fields
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
-from gpumem.swap.facts.limits import FAR, Judge, fits, floor, trimmed
+from gpumem.swap.facts.limits import FAR, Judge, fits, floor, keep_tails, trimmed
 from gpumem.swap.facts.operators import Menu, menu_of, smallest
 from gpumem.swap.facts.options import check_numbers, check_ops, check_start, option
 from gpumem.swap.plan import Plan
@@ -28,6 +28,7 @@ from gpumem.trace import Trace
 # (random steps of 60 ops, 2 s: 12.7 % with an effort of 1 cut short, 1.6 % with one of 0.05 that took 0.9 s).
 RUNGS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 GREEDY = 0.5  # of the work of an effort, at most, for the greedy start without stalls
+PLANNING = 0.97  # of the time; in the rest tails are kept that are not in the way: a few simulations, not tuned
 BEST = 3  # of their plans, as many take part in the race
 
 
@@ -141,7 +142,7 @@ def search(
     menu = (menu_of(trace, machine) if algorithms is None else algorithms) if recompute else {}
     menu = {ways[0].op: ways for ways in choices_of(trace, machine, menu)}
     if fits(smallest(trace, machine, menu), limit) and trace.peak_load <= limit:
-        return tails.dropped(Plan.of(trace))
+        return keep_tails(tails.trace, tails.dropped(Plan.of(trace)), machine, limit)
     judge = Judge(trace, machine, limit)
     asked, known = planners(trace, effort, recompute=recompute), dict[int, Plan]()
     ask = partial(ask_all, judge=judge, menu=menu, tails=tails, known=known)
@@ -154,16 +155,17 @@ def search(
     if start is not None:
         start = tails.kept(start)
         known[judge.offer(start)] = start
-    work.tell("published planners")
     efforts = [effort * rung for rung in RUNGS] if work.hurried() else [effort]
-    ask(asked[: len(CHEAP)])
-    if work.hurried() and not work.over():  # a little annealing finds more than those that take long, in less time
-        anneal(0, efforts.pop(0))
-    with work.part(share=share(judge)):
-        ask(asked[len(CHEAP) :], each=0.5)
-    for k, part in enumerate(work.each(efforts), int(work.hurried())):
-        anneal(k, part)
-    return tails.dropped(judge.plan())
+    with work.part(share=PLANNING):
+        work.tell("published planners")
+        ask(asked[: len(CHEAP)])
+        if work.hurried() and not work.over():  # a little annealing finds more than those that take long, in less time
+            anneal(0, efforts.pop(0))
+        with work.part(share=share(judge)):
+            ask(asked[len(CHEAP) :], each=0.5)
+        for k, part in enumerate(work.each(efforts), int(work.hurried())):
+            anneal(k, part)
+    return keep_tails(tails.trace, tails.dropped(judge.plan()), machine, limit)
 
 
 def _anneal(
