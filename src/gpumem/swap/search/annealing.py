@@ -19,6 +19,7 @@ from gpumem.swap.search._copy_orders import MODULUS, toggle
 from gpumem.swap.search._evaluate import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._greedy_recompute import quicken, relieve
 from gpumem.swap.search._moves import anneal, assign, greedy
+from gpumem.swap.search._pace import WORK, Pace
 from gpumem.swap.search._recompute_changes import fill, prune, settle
 from gpumem.swap.search._recompute_state import Decided, Drops
 from gpumem.swap.search.instance import Instance
@@ -27,7 +28,6 @@ from gpumem.trace import I64, RECOMPUTE, Trace
 HOT, COLD = 3e-3, 1e-4  # temperatures, in units of the evaluator's cost, where no op waits
 WARM, FROZEN = 3e-4, 1e-5  # and where ops do: such a search starts from a plan that is good already
 FACTOR = 0.995  # by which the greedy start lowers the limit
-WORK = 3e9  # the default effort, in looks at a point or a gap
 # Steps for each gap or choice, at most: a few gaps are tried in all ways long before. Random steps of 8 to 63 ops, an
 # effort of 1: with a tenth of it, and with no end, plans were now better and now worse; no end took 8 to 100 times as
 # long.
@@ -83,12 +83,12 @@ class Annealing:
     `effort` and `seed` as in `search`. It begins with nothing swapped, dropped or held.
     """
 
-    def __init__(self, instance: Instance, effort: float, seed: int) -> None:
+    def __init__(self, instance: Instance, effort: float, seed: int, pace: Pace | None = None) -> None:
         check_numbers(effort=effort)
         i = self.instance = instance
         self.trace, self.choices, self.recorded = i.trace, i.choices, i.recorded
         self.p, self.r, self.w = i.p, i.r, i.w
-        self.effort, self.seed = effort, seed
+        self.effort, self.seed, self.pace = effort, seed, pace or Pace()
         self.x, self.now, peak = Evaluation.of(self.p), start(self.p), self.trace.peak_load
         self.d, self.best = Drops.of(self.r), self.now.copy()
         settle(self.r, self.d)
@@ -217,7 +217,8 @@ class Annealing:
         for k in work.each(range(chunks)):
             heat, less = (hot * (cold / hot) ** (part / chunks) for part in (k, k + 1))
             state = (self.p, self.r, self.d, was, self.best_c, self.now, self.best, spare, self.x)
-            done = anneal(*state, random, self.limits, steps, heat, less, budget, weight, rate)
+            with self.pace.timed(self.cost) as taken:
+                done = taken[0] = anneal(*state, random, self.limits, steps, heat, less, budget, weight, rate)
             if self.limits[3] < FAR:
                 work.tell(f"{self.limits[2] / self.trace.peak_load:.1%} of the peak, stalls of {self.limits[3]} ns")
             if done < steps:

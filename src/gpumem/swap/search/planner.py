@@ -19,14 +19,12 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.plan.tails import Tails, without_tails
 from gpumem.swap.planner import Planner, PlannerRecord, plans
 from gpumem.swap.search._operator_choices import choices_of
+from gpumem.swap.search._pace import Pace
 from gpumem.swap.search.annealing import Annealing
 from gpumem.swap.search.instance import Instance
 from gpumem.swap.search.multistart import CHEAP, SWAPPING, Begin, ask_all, planners, race, share
 from gpumem.trace import Trace
 
-# Efforts, one after the other while there is time: annealing that is cut short is worse than one that has cooled down
-# (random steps of 60 ops, 2 s: 12.7 % with an effort of 1 cut short, 1.6 % with one of 0.05 that took 0.9 s).
-RUNGS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 GREEDY = 0.5  # of the work of an effort, at most, for the greedy start without stalls
 PLANNING = 0.97  # of the time; in the rest tails are kept that are not in the way: a few simulations, not tuned
 BEST = 3  # of their plans, as many take part in the race
@@ -144,26 +142,29 @@ def search(
     if fits(smallest(trace, machine, menu), limit) and trace.peak_load <= limit:
         return keep_tails(tails.trace, tails.dropped(Plan.of(trace)), machine, limit)
     judge = Judge(trace, machine, limit)
-    asked, known = planners(trace, effort, recompute=recompute), dict[int, Plan]()
+    asked, known, pace = planners(trace, effort, recompute=recompute), dict[int, Plan](), Pace()
     ask = partial(ask_all, judge=judge, menu=menu, tails=tails, known=known)
 
     def anneal(k: int, part: float) -> None:
-        if judge.stall > 0:
-            instance = partial(Instance.of, trace, machine, limit, placed=placed, algorithms=menu, tails=tails.ends)
-            _anneal(judge, instance, partial(Annealing, effort=part, seed=seed + k), known, recompute)
+        instance = partial(Instance.of, trace, machine, limit, placed=placed, algorithms=menu, tails=tails.ends)
+        _anneal(judge, instance, partial(Annealing, effort=part, seed=seed + k, pace=pace), known, recompute)
 
     if start is not None:
         start = tails.kept(start)
         known[judge.offer(start)] = start
-    efforts = [effort * rung for rung in RUNGS] if work.hurried() else [effort]
     with work.part(share=PLANNING):
+        efforts = enumerate(pace.efforts(effort))
         work.tell("published planners")
         ask(asked[: len(CHEAP)])
-        if work.hurried() and not work.over():  # a little annealing finds more than those that take long, in less time
-            anneal(0, efforts.pop(0))
+        if (
+            work.hurried() and judge.stall and not work.over()
+        ):  # a little annealing finds more than those that take long
+            anneal(*next(efforts))
         with work.part(share=share(judge)):
             ask(asked[len(CHEAP) :], each=0.5)
-        for k, part in enumerate(work.each(efforts), int(work.hurried())):
+        for k, part in work.each(efforts):
+            if not judge.stall:
+                break
             anneal(k, part)
     return keep_tails(tails.trace, tails.dropped(judge.plan()), machine, limit)
 
