@@ -94,9 +94,9 @@ def test_one_change_after_another_is_what_apply_makes_of_all(data: st.DataObject
         else:
             remember(r, d, was)
         if data.draw(st.booleans()):
-            tidy(r, d)
+            tidy(d)
             remember(r, was, d)
-    tidy(r, d)
+    tidy(d)
     settle(r, d)  # from what was noted, remembered and tidied up
     assert fill(r, anew, d.c)
     same(d, anew)
@@ -118,3 +118,29 @@ def test_one_change_after_another_is_what_apply_makes_of_all(data: st.DataObject
             if far <= w.before[g] - w.after[g]:
                 due = int(d.due_turn[g]) * trace.n + int(d.due[g]) // 2
                 assert due <= w.after[g] + far
+
+
+@given(st.data())
+def test_with_little_room_for_what_is_read_nothing_is_read_beyond_it(data: st.DataObject) -> None:
+    """Whoever changes things tidies up or is refused; what was refused can be settled."""
+    trace, target = data.draw(steps()), machine_of(data)
+    found = Annealing(Instance.of(trace, target, 1, recompute=True), 1.0, 0)
+    assume(len(found.r.can))
+    for _ in range(data.draw(st.integers(0, 12))):
+        was = found.d.copy()
+        if not change(data, found):
+            remember(found.r, found.d, was)
+    tidy(found.d)
+    used = int(found.d.used[1])
+    d = found.d = found.d._replace(read=found.d.read[: used + data.draw(st.integers(0, 8))].copy())
+    for b in np.flatnonzero(d.c.until >= 0).tolist():
+        if not outlive(found.r, d, b, -1):
+            settle(found.r, d)
+            assert (d.start + d.length <= len(d.read)).all()
+            return
+    fine = found.prune()
+    assert (d.start + d.length <= len(d.read)).all()
+    if fine:
+        anew = Drops.of(found.r)
+        assert fill(found.r, anew, d.c)
+        same(d, anew)

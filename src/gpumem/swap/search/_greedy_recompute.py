@@ -11,7 +11,7 @@ import numpy as np
 from gpumem.base.jit import inner, jit
 from gpumem.swap.search._evaluate import Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._recompute_changes import choose, drop, settle
-from gpumem.swap.search._recompute_state import Drops, Replays, remember, tidy
+from gpumem.swap.search._recompute_state import Drops, Replays, make_room, remember
 from gpumem.trace import F64, Bool
 
 TRIES = 12  # at one load
@@ -29,8 +29,7 @@ def relieve(r: Replays, d: Drops, was: Drops, worth: F64, goal: int, most: int) 
         top = int(np.argmax(d.held))
         if d.held[top] <= goal:
             return True
-        if 2 * d.used[1] > len(d.read):
-            tidy(r, d)
+        make_room(d)
         remember(r, was, d)
         tried[:], best, chosen, some = False, 0.0, -1, False
         for _ in range(TRIES):
@@ -79,8 +78,7 @@ def quicken(p: SwapProblem, r: Replays, d: Drops, s: SwapState, x: Evaluation, l
     for k in np.argsort(-longer[d.c.by], kind="mergesort"):
         now = d.c.by[k]
         for way in range(first[k], now):
-            if 2 * d.used[1] > len(d.read):
-                tidy(r, d)
+            make_room(d)
             fine = choose(r, d, k, way)
             after = _look(p, r, d, s, x, limit)[1]
             if fine and after <= over:

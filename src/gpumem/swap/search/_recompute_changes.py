@@ -15,7 +15,7 @@ import numpy as np
 from gpumem.base.jit import inner, jit
 from gpumem.swap.facts.recompute_cost import replayed
 from gpumem.swap.plan.replay import FREE, ON_DEVICE, closure, sources
-from gpumem.swap.search._recompute_state import MARKS, Decided, Drops, Replays, choose_all
+from gpumem.swap.search._recompute_state import MARKS, Decided, Drops, Replays, choose_all, make_room
 from gpumem.trace import I64, Bool
 
 
@@ -198,7 +198,7 @@ def _note(r: Replays, d: Drops, place: int, ops: I64, read: I64, whole: I64) -> 
     Of what it writes, the workspaces of ops with a choice are marked.
     """
     d.marks[place] = False
-    d.start[place] = d.used[1]
+    d.start[place], d.length[place] = d.used[1], 0  # also where there is no room: nobody may read beyond it
     for op in ops:
         if r.ways.row[op] >= 0:
             d.marks[place, r.ways.own[r.ways.row[op]] % MARKS] = True
@@ -262,16 +262,22 @@ def _points(r: Replays, d: Drops) -> None:
 
 
 @jit
-def prune(r: Replays, d: Drops) -> None:
-    """Hold dead buffers, and what is dropped, no longer than replays read them: they take what they took."""
-    c = d.c
+def prune(r: Replays, d: Drops) -> bool:
+    """Hold dead buffers, and what is dropped, no longer than replays read them: they take what they took.
+
+    False, and all is half done, where there is no room to note what is read.
+    """
+    c, fine = d.c, True
     for b in range(len(c.until)):
-        if c.until[b] >= 0:
-            outlive(r, d, b, _last_read(d, b, r.made.end[b] - 1, c.until[b]))
+        if fine and c.until[b] >= 0:
+            make_room(d)
+            fine = outlive(r, d, b, _last_read(d, b, r.made.end[b] - 1, c.until[b]))
     for g in range(len(c.later)):
-        if c.later[g]:
+        if fine and c.later[g]:
+            make_room(d)
             last = _last_read(d, r.made.buffer[g], r.made.after[g], c.later[g])
-            linger(r, d, g, max(last, 0))
+            fine = linger(r, d, g, max(last, 0))
+    return fine
 
 
 @inner

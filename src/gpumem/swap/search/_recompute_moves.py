@@ -10,7 +10,7 @@ from gpumem.swap.search._copy_orders import draw, insert, remove, toggle
 from gpumem.swap.search._evaluate import Evaluation, SwapProblem, SwapState
 from gpumem.swap.search._hold_moves import hold_step, some_replay
 from gpumem.swap.search._recompute_changes import choose, drop, settle
-from gpumem.swap.search._recompute_state import MARKS, Drops, Replays, remember, tidy
+from gpumem.swap.search._recompute_state import MARKS, Drops, Replays, make_room, remember
 from gpumem.trace import I64
 
 CHOOSING = 30  # of a hundred steps over drops, how many change the way of an op, where ops have a choice
@@ -21,8 +21,7 @@ LOOKS = 16  # gaps drawn until one is around the point in question
 @inner
 def drop_step(p: SwapProblem, r: Replays, d: Drops, was: Drops, s: SwapState, x: Evaluation, seed: I64) -> bool:
     """Change what is dropped, or how an op runs, at random; False where something could not be made again then."""
-    if 2 * d.used[1] > len(d.read):
-        tidy(r, d)
+    if make_room(d):
         remember(r, was, d)
     if len(r.ways.op) and (not len(r.can) or draw(seed, 100) < CHOOSING):
         fine = _choose_some(r, d, x, seed)

@@ -153,7 +153,16 @@ def remember(r: Replays, to: Drops, d: Drops) -> None:
 
 
 @jit
-def tidy(r: Replays, d: Drops) -> None:
+def make_room(d: Drops) -> bool:
+    """Tidy up where less than half of the room for what replays read is left; return whether that was so."""
+    full = 2 * d.used[1] > len(d.read)
+    if full:
+        tidy(d)
+    return full
+
+
+@jit
+def tidy(d: Drops) -> None:
     """Forget what replays read that there are no more."""
     read, count = d.read[: d.used[1]].copy(), 0
     for place in range(len(d.added)):

@@ -128,8 +128,7 @@ class Annealing:
         chosen = chosen_of(self.r, self.w.rows(self.trace.n), plan)
         chosen.by[:] = self.by(lambda row: row.index(ways[row[0].op]))
         fine = fill(self.r, self.d, chosen)
-        if fine:
-            self.prune()
+        fine = fine and self.prune()
         self.select((d.buffer, d.after) for d in plan.swaps)
         self.order(plan.swaps)
         self.stall(plan.apply(self.trace), line)
@@ -162,10 +161,11 @@ class Annealing:
         """Hold all that the trace holds after its last access."""
         fill(self.r, self.d, self.d.c.copy()._replace(until=self.instance.tails))
 
-    def prune(self) -> None:
-        """Hold nothing for longer than reruns read it."""
-        prune(self.r, self.d)
+    def prune(self) -> bool:
+        """Hold nothing for longer than reruns read it; False where that cannot be noted."""
+        fine = prune(self.r, self.d)
         settle(self.r, self.d)
+        return fine
 
     def quicken(self) -> None:
         """Run ops by faster ways where the memory that is free allows it."""

@@ -135,7 +135,8 @@ def relieved(found: Annealing, machine: Machine, multiple: float, *, small: bool
         found.keep_tails()
     most = int(TRIES * found.effort / max(found.trace.n, 1))
     found.relieve(int(multiple * found.limits[1]), most)
-    found.prune()
+    if not found.prune():
+        return False
     bare = replace(
         found.trace,
         buffers=replace(found.trace.buffers, of=np.arange(len(found.trace.buffers))),
