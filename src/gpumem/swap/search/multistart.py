@@ -42,10 +42,10 @@ from gpumem.trace import RECOMPUTE, Trace
 MULTIPLES = (1.0, 1.2, 1.4, 1.6, 1.8, 2.1)  # of the limit, to which values are dropped before the rest is swapped
 TRIES = 2e8  # ops looked at by greedy drops, with an effort of 1
 # Of the time that is left, at most, for plans of others that take long: on few ops, where annealing is soon done; where
-# the best plan so far has stalls of a part of its makespan; and where it has less. ResNet-152 at 40 of 273 GiB, 10 s:
-# 0.42 % with 0.6, 0.33 with 0.2. GPT-2 at 30 %, 10 s: 13.6 % with 0.6, 12.3 with 0.3. Random steps of 36 ops, 2 s: with
-# 0.6 the program left too little for `checkpoint`.
-FEW_OPS, START, LITTLE, BRIEF = 0.8, 0.3, 0.05, 0.2
+# there is no plan so far; where the best one has stalls of a part of its makespan; and where it has less. ResNet-152 at
+# 40 of 273 GiB, 10 s: 0.42 % with 0.6, 0.33 with 0.2. GPT-2 at 30 %, 10 s: 13.6 % with 0.6, 12.3 with 0.3. Random steps
+# of 36 ops, 2 s: with 0.6 the program left too little for `checkpoint`.
+FEW_OPS, NONE, START, LITTLE, BRIEF = 0.8, 0.6, 0.3, 0.05, 0.2
 FAIR, THOROUGH = 0.1, 0.25  # efforts from which planners that take longer are asked as well
 LONG = 20_000  # ops; on longer traces only a thorough search asks AutoSwap for each score, and that last
 SWAPPING: tuple[Planner, ...] = tuple(AutoSwap(score=s, peaks="all", threshold=1) for s in SCORES)
@@ -62,10 +62,9 @@ CHEAP: tuple[Planner, ...] = (
 )
 MORE: tuple[Planner, ...] = (Capuchin(queue=True), Capuchin())
 AGAIN: tuple[Planner, ...] = (Dtr(),)
-# Asked only while the best plan swaps nothing: where copies pay they take the time for nothing. DenseNet at 40 %, 10 s:
-# the first took 8 of them, for a plan at 49 % where Capuchin has 9 and the search 8.
-RERUNNING: tuple[Planner, ...] = (Checkpoint(), Dtr(heuristic="dtr"), Dtr(heuristic="msps"))
-SLOW: tuple[Planner, ...] = (Checkpoint(rule="cuts"), *RERUNNING)
+# On more than `SMALL` ops asked only while the best plan swaps nothing: where copies pay they take time for nothing.
+# DenseNet at 40 %, 10 s: the first took 8 of them, for a plan at 49 % where Capuchin has 9 and the search 8.
+SLOW: tuple[Planner, ...] = (Checkpoint(), Dtr(heuristic="dtr"), Dtr(heuristic="msps"))
 # Of random steps with 20 to 90 ops these beat annealing in a third, at 5 % above the floor. The first takes a second,
 # the other 1 to 20: it is asked only where a time is given, since what it has by then is not the same each time.
 PROGRAM, EXACT = Mosos(kind="str"), Ilp()
@@ -75,21 +74,23 @@ SMALL = 100  # ops; on longer traces they take longer than annealing does
 def planners(trace: Trace, effort: float, *, recompute: bool = True) -> tuple[Planner, ...]:
     """Return whose plans a search with that effort begins with, the `CHEAP` ones first; or only those that swap."""
     long = trace.n > LONG
-    costly = [*(() if long else SWAPPING), *(MORE if effort >= FAIR else ())]
-    small = trace.n <= SMALL and effort >= FAIR
-    again = (
-        [*(AGAIN if effort >= FAIR else ()), *(SLOW if effort >= THOROUGH else ()), *([PROGRAM] if small else [])]
-        if recompute
-        else []
-    )
-    last = SWAPPING if long and effort >= THOROUGH else (EXACT,) if small and work.hurried() else ()
-    return tuple(p if recompute else p.with_known({"recompute": False}) for p in (*CHEAP, *costly, *again, *last))
+    fair, thorough, small = effort >= FAIR, effort >= THOROUGH, trace.n <= SMALL and effort >= FAIR
+    costly = [] if long else [*SWAPPING]
+    if recompute:  # first, since Capuchin takes seconds on 6,000 ops, and has nothing where copies do not pay
+        costly += [*(AGAIN if fair else ()), *(SLOW if thorough else ())]
+    costly += MORE if fair else ()
+    if recompute and small:
+        costly.append(PROGRAM)
+    last = SWAPPING if long and thorough else (EXACT,) if small and work.hurried() else ()
+    return tuple(p if recompute else p.with_known({"recompute": False}) for p in (*CHEAP, *costly, *last))
 
 
 def share(judge: Judge) -> float:
     """The share of the time that is left for planners that take long."""
     if judge.trace.n <= SMALL:
         return FEW_OPS
+    if judge.best is None:
+        return NONE
     return BRIEF if judge.stall <= LITTLE * judge.makespan else START
 
 
@@ -112,7 +113,7 @@ def ask_all(
     for k, planner in enumerate(work.each(asked)):
         if not judge.stall:
             return
-        if planner in RERUNNING and judge.best is not None and judge.best.swaps:
+        if planner in SLOW and trace.n > SMALL and judge.best is not None and judge.best.swaps:
             continue
         with work.part(share=each if k < len(asked) - 1 else 1.0):
             with work.part(share=0.5 if menu else 1.0), suppress(NotReached):
