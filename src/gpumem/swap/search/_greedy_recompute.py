@@ -18,8 +18,8 @@ TRIES = 12  # at one load
 
 
 @jit
-def relieve(r: Replays, d: Drops, was: Drops, worth: F64, goal: int, most: int) -> bool:
-    """Drop values until the load is at most `goal`; return whether it is, after at most `most` tries.
+def relieve(r: Replays, d: Drops, was: Drops, worth: F64, goal: int, most: int) -> int:
+    """Drop values until the load is at most `goal`, or nothing helps; return how many of `most` tries are left.
 
     `was`: as `d`, to go back to. `worth`, float64[m], is changed; 0: not to be dropped.
     """
@@ -28,7 +28,7 @@ def relieve(r: Replays, d: Drops, was: Drops, worth: F64, goal: int, most: int) 
         settle(r, d)
         top = int(np.argmax(d.held))
         if d.held[top] <= goal:
-            return True
+            return most
         make_room(d)
         remember(r, was, d)
         tried[:], best, chosen, some = False, 0.0, -1, False
@@ -44,8 +44,8 @@ def relieve(r: Replays, d: Drops, was: Drops, worth: F64, goal: int, most: int) 
         if chosen >= 0:
             drop(r, d, chosen, r.lasts[chosen])
         elif not some:
-            return False
-    return False
+            return most
+    return 0
 
 
 @inner

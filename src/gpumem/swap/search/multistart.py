@@ -136,7 +136,7 @@ def relieved(found: Annealing, machine: Machine, multiple: float, *, small: bool
         found.keep_tails()
     most = int(TRIES * found.effort / max(found.trace.n, 1))
     found.relieve(int(multiple * found.limits[1]), most)
-    if not found.prune():
+    if work.over() or not found.prune():  # half of the drops are no start
         return False
     bare = replace(
         found.trace,
