@@ -119,8 +119,8 @@ def search(
     bytes for the time that they really take, until the load is at most 1 to 2.1 times the limit, with AutoSwap's swaps
     for the rest. Where ops have a choice, published planners plan with the smallest workspaces too, and ops take what
     is left free; so do as many more greedy starts. Each is annealed a little, the better ones go on. The capacity clock
-    judges what comes out. With `seconds`, all of that with an effort of 1/100, then of 3/100 and so on, as long as
-    there is time.
+    judges what comes out. With `seconds`, all of that with an effort of 1/100, and then, as long as there is time, with
+    what fits into it by the pace so far, up to 10 times `effort`.
     Gaps of less than 1/5000 of the peak are left alone. With several compute streams, times are those of the unswapped
     iteration, and the clock may find stalls that the state does not have.
 
