@@ -155,7 +155,7 @@ def remember(r: Replays, to: Drops, d: Drops) -> None:
 @jit
 def make_room(d: Drops) -> bool:
     """Tidy up where less than half of the room for what replays read is left; return whether that was so."""
-    full = 2 * d.used[1] > len(d.read)
+    full: bool = 2 * d.used[1] > len(d.read)
     if full:
         tidy(d)
     return full

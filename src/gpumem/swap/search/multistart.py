@@ -71,14 +71,17 @@ PROGRAM, EXACT = Mosos(kind="str"), Ilp()
 SMALL = 100  # ops; on longer traces they take longer than annealing does
 
 
-def planners(trace: Trace, effort: float, *, recompute: bool = True) -> tuple[Planner, ...]:
-    """Return whose plans a search with that effort begins with, the `CHEAP` ones first; or only those that swap."""
+def planners(trace: Trace, effort: float, *, recompute: bool = True, copies: bool = True) -> tuple[Planner, ...]:
+    """Return whose plans a search with that effort begins with, the `CHEAP` ones first; or only those that swap.
+
+    `copies`: whether plans of swaps get to the limit. Where they do not, Capuchin, which takes seconds on 6,000 ops,
+    comes after those that only make values again; where they do, it has the best start.
+    """
     long = trace.n > LONG
     fair, thorough, small = effort >= FAIR, effort >= THOROUGH, trace.n <= SMALL and effort >= FAIR
-    costly = [] if long else [*SWAPPING]
-    if recompute:  # first, since Capuchin takes seconds on 6,000 ops, and has nothing where copies do not pay
-        costly += [*(AGAIN if fair else ()), *(SLOW if thorough else ())]
-    costly += MORE if fair else ()
+    again = [*(AGAIN if fair else ()), *(SLOW if thorough else ())] if recompute else []
+    mixed = [*MORE] if fair else []
+    costly = [*(() if long else SWAPPING), *(mixed + again if copies else again + mixed)]
     if recompute and small:
         costly.append(PROGRAM)
     last = SWAPPING if long and thorough else (EXACT,) if small and work.hurried() else ()
@@ -162,30 +165,43 @@ Begin = Callable[[Instance], Annealing]
 
 RATE = 30  # of a hundred steps, how many change what is dropped
 ROUNDS = ((15, 0.01), (3, 0.04), (1, 0.15))  # how many take part, and the share of the effort that each has
+BEST = 3  # of the plans that are known, as many take part in the race
 SETTING_OUT = 0.3  # of the time that is left, at most: the greedy starts take longer than a little annealing
 FEW = 50  # steps that make it worth while to start again
 
 
-def race(judge: Judge, instance: Callable[..., Instance], begin: Begin, plans: Sequence[Plan], recompute: bool) -> None:
-    """Anneal from each of the plans, and from values made again greedily; offer the judge what comes out.
+def race(
+    judge: Judge, instance: Callable[..., Instance], begin: Begin, known: dict[int, Plan], recompute: bool, greedy: bool
+) -> None:
+    """Anneal from the best plans, and, if `greedy`, from values made again greedily; offer the judge what comes out.
 
-    `instance`: what to search, by whether values may be made again, and with which plan known.
+    `instance`: what to search, by whether values may be made again, and with which plan known. What comes out is known
+    from then on, by how long it takes.
     """
+    first = [known[value] for value in sorted(known) if value < FAR]
+    # The slowest too: where nothing overlaps, a state can say what the plan does, and annealing has a way down.
+    best = first[:BEST] + first[BEST:][-1:]
     with work.part(share=SETTING_OUT):
-        runners = list(work.each(_starts(judge, instance, begin, plans, recompute)))
+        runners = list(work.each(_starts(judge, instance, begin, best, recompute, greedy)))
     for most, share in ROUNDS:
         runners = sorted(runners, key=lambda found: int(found.limits[3]))[:most]
         for found in work.each(runners):
             found.again()
             found.with_stalls(share, RATE)
             if found.limits[3] < FAR:
-                judge.offer(found.plan())
+                plan = found.plan()
+                known[judge.offer(plan)] = plan
             if judge.stall == 0 or work.over():
                 return
 
 
 def _starts(
-    judge: Judge, instance: Callable[..., Instance], begin: Begin, plans: Sequence[Plan], recompute: bool
+    judge: Judge,
+    instance: Callable[..., Instance],
+    begin: Begin,
+    plans: Sequence[Plan],
+    recompute: bool,
+    greedy: bool,
 ) -> Iterator[Annealing]:
     """Yield what stands at the start: each of the plans, and greedy drops down to each multiple of the limit."""
     trace, machine, limit = judge.trace, judge.machine, judge.limit
@@ -204,8 +220,10 @@ def _starts(
             yield found
         if found.steps(ROUNDS[0][1]) < FEW:  # the best start should have what little there is
             return
-    whole = instance(recompute=recompute, least=judge.makespan)
-    small = ((False, True) if whole.choices else (False,)) if recompute else ()
+    if not (recompute and greedy):
+        return
+    whole = instance(recompute=True, least=judge.makespan)
+    small = (False, True) if whole.choices else (False,)
     some = bool((whole.tails >= 0).any())
     for k, (multiple, least) in enumerate(product(MULTIPLES, small)):
         found = begin(whole)
