@@ -35,6 +35,9 @@ class Policy(Protocol[X]):
     def evict(self, size: int, keep: Sequence[X]) -> bool:
         """Send something away that is not to be kept, so many bytes at best; return whether there was any."""
 
+    def bury(self) -> None:
+        """Look at what died, which is off the books by now."""
+
 
 class LimitedMemory(Generic[R]):
     """What moves between the device and the host.
@@ -99,6 +102,8 @@ class LimitedMemory(Generic[R]):
                 cell.recipe.done()
             if self.buried is not None:
                 self.buried(cell)
+        if self.policy is not None:
+            self.policy.bury()
         self.least = min(self.least, self.alive)
 
     def note(self) -> None:

@@ -23,6 +23,7 @@ from gpumem.runtime.residency.limited_memory import RECIPE, UNLIMITED
 from gpumem.runtime.residency.observing import tolerable
 from gpumem.simulator.machine import Link, Machine
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Touches, Value
+from gpumem.torch.internals import storage_references
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.recompute import Keeping, Kept, Making, NotKept, keep
 from gpumem.torch.step.ops import Call, Kind, amount
@@ -69,6 +70,8 @@ class OnDemand:
         self.memory, self.machine = memory, machine
         self.clock = 0  # ns of the ops so far
         self.follows = False  # a plan, whose hints say what goes
+        self.read: dict[Cell, None] = {}  # by recipes; those since a recorder is told of deaths
+        self.let_go: dict[Cell, None] = {}  # what nobody has any more but recipes
         self._out, self._into, self._roofline = _times(machine.out), _times(machine.into), _rooflines(machine)
         memory.policy = self
 
@@ -167,7 +170,27 @@ class OnDemand:
             making.done()
             return False
         memory.drop(cell, making)
+        self.read |= dict.fromkeys(making.sources)
         return True
+
+    def bury(self) -> None:
+        """Let what nobody has any more but recipes be dead for whoever records, or plans would have it live on."""
+        memory = self.memory
+        for cell in [x for x in self.let_go if x.storage is None]:
+            del self.let_go[cell]
+            memory.alive += cell.size  # it went off the books twice
+        if memory.buried is None:
+            self.read.clear()
+            return
+        for cell in [*self.read]:
+            storage = cell.storage
+            if storage is None or not cell.feeds:
+                del self.read[cell]
+            elif storage_references(cell.key) == 1:  # Python's object, which recipes share
+                del self.read[cell]
+                self.let_go[cell] = None
+                memory.alive -= cell.size
+                memory.buried(cell)
 
     def _stuck(self) -> int:
         """Bytes that make no room."""
