@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial, wraps
 from pathlib import Path
 from threading import RLock
@@ -227,11 +227,10 @@ class Managed:
             self.memory.engine.follow()
             if how is not Reach.READS:
                 self.memory.secure(cells)  # first, as it may send them away
-            if how is Reach.KEEPS and self.mode.on_demand is not None:
-                self.mode.on_demand.before_pin(cells)
-            self.memory.ready(cells, 0, "a read of bytes")
-            if how is Reach.KEEPS:
-                for cell in cells:
+            on_demand = self.mode.on_demand if how is Reach.KEEPS else None
+            with nullcontext() if on_demand is None else on_demand.pinning(cells):
+                self.memory.ready(cells, 0, "a read of bytes")
+                for cell in cells if how is Reach.KEEPS else ():
                     self.memory.pin(cell, "whoever has its address")
             if how is not Reach.READS:
                 self.memory.wrote(cells)

@@ -14,7 +14,8 @@ are cheaper.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -70,6 +71,7 @@ class OnDemand:
         self.memory, self.machine = memory, machine
         self.clock = 0  # ns of the ops so far
         self.follows = False  # a plan, whose hints say what goes
+        self.coming = 0  # bytes that are about to be pinned
         self.read: dict[Cell, None] = {}  # by recipes; those since a recorder is told of deaths
         self.let_go: dict[Cell, None] = {}  # what nobody has any more but recipes
         self._out, self._into, self._roofline = _times(machine.out), _times(machine.into), _rooflines(machine)
@@ -124,7 +126,7 @@ class OnDemand:
         if best is None:
             return False
         memory.counts.evictions += 1
-        if not self._drop(best):
+        if not self.drop(best):
             memory.release(best)
         return True
 
@@ -157,7 +159,7 @@ class OnDemand:
                 todo += beyond(cell)
         return ns
 
-    def _drop(self, cell: Cell) -> bool:
+    def drop(self, cell: Cell) -> bool:
         """Give up a cell's bytes, where to make them takes less time than copies, and no more than the limit."""
         memory, copies = self.memory, self._out(cell.size) + self._into(cell.size)
         if cell.copy is not None or self.again(cell, copies) >= copies:
@@ -193,17 +195,23 @@ class OnDemand:
                 memory.buried(cell)
 
     def _stuck(self) -> int:
-        """Bytes that make no room."""
+        """Bytes that make no room, from now on."""
         memory = self.memory
-        return memory.pinned + sum(cell.size for cell in memory.here if cell.asked and not cell.pinned)
+        return memory.pinned + self.coming + sum(cell.size for cell in memory.here if cell.asked and not cell.pinned)
 
-    def before_pin(self, cells: Sequence[Cell]) -> None:
-        """Make now what needs more room than is left once these cells cannot move."""
+    @contextmanager
+    def pinning(self, cells: Sequence[Cell]) -> Iterator[None]:
+        """Pin cells within this; first what needs more room than is left then is made."""
         memory = self.memory
-        stuck = self._stuck() + sum(cell.size for cell in cells if not cell.pinned)
-        for cell in [*memory.by_key.values()]:
-            if cell.where is RECIPE and cell.recipe.needs + stuck > memory.limit:
-                memory.bring(cell)
+        self.coming = sum(cell.size for cell in cells if not cell.pinned)
+        try:
+            stuck = self._stuck()
+            for cell in [*memory.by_key.values()]:
+                if cell.where is RECIPE and cell.recipe.needs + stuck > memory.limit:
+                    memory.bring(cell)
+            yield
+        finally:
+            self.coming = 0
 
 
 def _makes_anew(kind: Kind) -> bool:
