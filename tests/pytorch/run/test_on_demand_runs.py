@@ -12,8 +12,9 @@ from hypothesis import given, settings, strategies as st
 
 from gpumem.runtime.residency.environment import Where
 from gpumem.simulator.machine import Link
+from gpumem.swap import Plan, Recompute
 from gpumem.testing import plans
-from gpumem.torch import managed
+from gpumem.torch import managed, record
 from gpumem.torch.run.limit_mode import Within
 from gpumem.torch.run.managed import Managed
 from gpumem.torch.run.recompute import Kept
@@ -86,6 +87,33 @@ def test_a_plan_meets_recipes_that_are_not_its_own(lesson: Programs, percent: in
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Within, "_follows", lambda self, i: False)
         same(lesson, part(trace, percent), cold=8, plan=(trace, data.draw(plans(trace))), **DTR)
+
+
+def test_a_plan_makes_nothing_again_of_what_another_recipe_does_not_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan would make y of x, which somebody has written; the recipe that y went by has kept what is between."""
+    monkeypatch.setattr(Within, "_follows", lambda self, i: False)
+    x = torch.rand(64, 64)
+
+    def step(between: Any = lambda *_: None) -> torch.Tensor:
+        middle = x.exp()
+        y = middle.cos()
+        z = y * 2
+        between(middle, y)
+        z.add_(1)
+        return y + z
+
+    trace = record(lambda: step, "cpu").trace
+    (y,) = trace.ops.writes.tolist()[1]
+    plan, expected, x_before = Plan([Recompute(y, after=2, before=4, at=4)]), step(), x.clone()
+    with managed(2**20, device="cpu", plan=(trace, plan), **DTR) as run:
+        assert torch.equal(step(), expected)
+
+        def between(middle: torch.Tensor, y: torch.Tensor) -> None:
+            dropped(run, y)
+            x.untyped_storage().fill_(0)
+
+        total = step(between)
+    assert torch.equal(total, expected) and not torch.equal(x, x_before)
 
 
 @FEWER
@@ -189,9 +217,11 @@ def kept() -> int:
     return sum(isinstance(x, Kept) for x in gc.get_objects())
 
 
-def test_what_a_loop_carries_on_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize("limit", [72, 100])
+def test_what_a_loop_carries_on_leaves_nothing_behind(limit: int) -> None:
+    """Neither where calls run again, nor where there is room for all, so that nobody looks for what is out of date."""
     weight, counts = torch.rand(64, 64, requires_grad=True), []
-    with demanded(72 * KIB) as run:
+    with demanded(limit * KIB) as run:
         h = torch.rand(64, 64)
         before = kept()
         for k in range(1000):
@@ -204,7 +234,7 @@ def test_what_a_loop_carries_on_leaves_nothing_behind() -> None:
             if k % 100 == 99:
                 counts.append((kept() - before, len(run.memory.by_key)))
     assert len({*counts[1:]}) == 1 and counts[0][0] < 10, counts
-    assert again(run) or run.loop.report(open_row=True).iterations[-1].again
+    assert (run.loop.report(open_row=True).iterations[-1].again > 0) == (limit < 100)
 
 
 # scores
