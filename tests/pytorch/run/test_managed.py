@@ -73,7 +73,7 @@ def goes_on(lesson: Lesson) -> None:
         ({"device": "cuda"}, ValueError, "device.*cuda"),
         ({"on_exit": "disk"}, ValueError, "on_exit.*'disk'"),
         ({"on_demand": "belady"}, ValueError, "on_demand.*'belady'"),
-        ({"on_demand": None}, ValueError, "on_demand"),
+        ({"on_demand": None}, TypeError, "on_demand"),
         ({"boundary": "never"}, ValueError, "boundary.*'never'"),
         ({"boundary": 3}, TypeError, "boundary"),
         ({"planner": "tensil"}, ValueError, "tensil.*tensile"),

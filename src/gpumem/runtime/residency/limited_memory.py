@@ -29,7 +29,7 @@ class ResidencyError(RuntimeError):
     """A move that is none of the picture's (`Where`): a defect of whoever asked for it."""
 
 
-class Policy(Protocol[X]):
+class Evictor(Protocol[X]):
     """Who makes room, and how its bytes come back, where that is not the least recently used by way of the host."""
 
     def evict(self, size: int, keep: Sequence[X]) -> bool:
@@ -63,7 +63,7 @@ class LimitedMemory(Generic[R]):
         self.held = self.peak = self.pinned = self.alive = self.least = 0
         self.counts = Counts()
         self.pressed = False  # whether what is asked for makes room as well: bytes would be lost else
-        self.policy: Policy[R] | None = None
+        self.policy: Evictor[R] | None = None
         self.recover: Callable[[R], None] = lambda cell: None  # makes what has a recipe only
         self.stumbled: Callable[[str, Exception], None] = lambda what, error: None  # told what was tried again, and why
 

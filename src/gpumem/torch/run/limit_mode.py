@@ -16,7 +16,7 @@ from gpumem.torch.internals import torch
 from gpumem.torch.run.environment import StepBook
 from gpumem.torch.run.inside import Inside, runs_python
 from gpumem.torch.run.memory import Memory
-from gpumem.torch.run.on_demand import OnDemand
+from gpumem.torch.run.on_demand import DtrEvictor
 from gpumem.torch.run.output_sizes import Predicted
 from gpumem.torch.run.recompute import Remaker
 from gpumem.torch.step.op_mode import OpMode
@@ -37,7 +37,7 @@ class Within(OpMode):
         self.memory, self.loop = memory, loop
         self.there = THERE[memory.device]
         self.predicted = Predicted(self.device)
-        self.on_demand: OnDemand | None = (
+        self.on_demand: DtrEvictor | None = (
             None  # whose rule counts while no plan is followed; none: what is coldest goes
         )
 

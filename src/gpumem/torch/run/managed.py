@@ -33,7 +33,7 @@ from gpumem.torch.run.inside import without_modes
 from gpumem.torch.run.limit_mode import Within
 from gpumem.torch.run.memory import Memory, restore, to_host
 from gpumem.torch.run.on_cuda import LIKE, Gpu, OnCuda, advice, machine_of
-from gpumem.torch.run.on_demand import OnDemand
+from gpumem.torch.run.on_demand import DtrEvictor
 from gpumem.torch.run.recompute import recover
 from gpumem.torch.run.storage_access import Outside, Reach
 from gpumem.torch.step.foreach_chunks import in_bytes, lists_named
@@ -394,7 +394,7 @@ def managed(
         chunk=in_bytes(chunk),
     )
     if on_demand == DTR:
-        run.mode.on_demand = OnDemand(run.memory, chosen)
+        run.mode.on_demand = DtrEvictor(run.memory, chosen)
     for note in advice() if device == "cuda" else ():
         run.loop.note(note)
     if not POINTERS.views:

@@ -56,7 +56,7 @@ class Maker:
         return Making(cell, steps, {0: self.call}, [range(len(touched))])
 
 
-class OnDemand:
+class DtrEvictor:
     """A policy (`residency.limited_memory`) of what runs on demand.
 
     Parameters
