@@ -209,12 +209,15 @@ class LimitedMemory(Generic[R]):
             if cell.copy is not None:
                 self.forget(cell)
 
-    def secure(self, cells: Iterable[R]) -> None:
-        """Make now what could no longer be made once cells are written."""
+    def secure(self, cells: Sequence[R]) -> None:
+        """Make now what could no longer be made once cells are written; from here on nothing is to be made of them."""
         for cell in cells:
             for other in [*cell.feeds] if cell.feeds else ():
                 if other.where is RECIPE:
                     self.bring(other)
+        if self.policy is not None:  # room for the write comes later: what goes for it may be made of what is written
+            for cell in cells:
+                cell.version += 1
 
     # moves
 

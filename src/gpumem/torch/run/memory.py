@@ -95,17 +95,6 @@ class Memory(LimitedMemory[Cell], Storages):
         """Let what computes next, perhaps in this memory, wait for the copy."""
         self.engine.settle(copy.data)
 
-    def secure(self, cells: Iterable[Cell]) -> None:
-        """Make now what could no longer be made once cells are written; from here on nothing is to be made of them.
-
-        Room for the write is made after this, and what goes for it may have been made of what is about to be written.
-        """
-        cells = [*cells]
-        super().secure(cells)
-        if self.policy is not None:
-            for cell in cells:
-                cell.version += 1
-
     def forget_makers(self) -> None:
         """Let nothing be made again that is there: its operands may be written where nobody sees it."""
         for cell in [*self.by_key.values()]:

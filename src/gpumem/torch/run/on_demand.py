@@ -96,7 +96,7 @@ class DtrEvictor:
 
     def after(self, call: Call, keeping: Keeping | None) -> None:
         """Let what an op has made know its maker, and all that it touched when that was."""
-        if self.follows:
+        if self.follows or self.memory.limit == UNLIMITED:
             return
         made = call.touched[len(call.reads) :]
         fresh = sum(cell.size for cell in made)
