@@ -124,7 +124,7 @@ def written_unseen(run: Managed, x: torch.Tensor) -> torch.Tensor:
 
 
 def uninitialised(run: Managed, x: torch.Tensor) -> torch.Tensor:
-    return torch.empty(64, 64)
+    return torch.empty(64, 64, dtype=torch.int32)  # no NaN
 
 
 def given(run: Managed, x: torch.Tensor) -> torch.Tensor:
@@ -149,6 +149,20 @@ def test_what_cannot_be_made_again_is_copied(how: Callable[[Managed, torch.Tenso
             away(run, y)
         assert torch.equal(y, expected)
     assert counted(run, "again") == 0
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")  # it is in beta
+@pytest.mark.parametrize("how", ["to_sparse", "to_sparse_csr"])
+def test_other_layouts_are_copied(how: str) -> None:
+    x = torch.eye(64)
+    with demanded(40 * KIB) as run:
+        parts = getattr(x, how)()
+        cells = run.memory.of([parts])
+        assert cells and run.mode.on_demand is not None and not any(map(run.mode.on_demand.drop, cells))
+        y = parts @ x
+        assert torch.equal(y, x)
+        z = y + 1
+    assert torch.equal(z, x + 1) and counted(run, "evictions") and not counted(run, "again")
 
 
 def test_what_is_made_again_is_made_within_the_limit_or_copied() -> None:

@@ -24,10 +24,10 @@ from gpumem.runtime.residency.limited_memory import RECIPE, UNLIMITED
 from gpumem.runtime.residency.observing import tolerable
 from gpumem.simulator.machine import Link, Machine
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Touches, Value
-from gpumem.torch.internals import storage_references
+from gpumem.torch.internals import storage_references, torch
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.recompute import Keeping, Kept, Making, NotKept, keep
-from gpumem.torch.step.ops import Call, Kind, amount
+from gpumem.torch.step.ops import Call, Kind, amount, results
 from gpumem.torch.step.storages import Cell
 
 SIZES = 4096  # of ops and of copies, whose times are remembered; not tuned
@@ -96,7 +96,8 @@ class DtrEvictor:
 
     def after(self, call: Call, keeping: Keeping | None) -> None:
         """Let what an op has made know its maker, and all that it touched when that was."""
-        if self.follows or self.memory.limit == UNLIMITED:
+        memory = self.memory
+        if self.follows or memory.limit == UNLIMITED:
             return
         made = call.touched[len(call.reads) :]
         fresh = sum(cell.size for cell in made)
@@ -104,7 +105,10 @@ class DtrEvictor:
         self.clock += ns
         for cell in (*call.touched, *call.writes):
             cell.used = self.clock
-        if keeping is not None and made:
+        found = results(call.result, memory.device)
+        if (
+            keeping is not None and made and all(x.layout is torch.strided for x in found)
+        ):  # others have several storages
             maker = Maker(keeping(call.touched, fresh, ns))
             for cell in made:
                 if cell not in maker.call.versions:  # an operand that it returned
@@ -232,13 +236,10 @@ def _moved(call: Call, fresh: int) -> int:
     """The bytes that an op reads and writes, as a capture has them: rows of a table only as far as they come out."""
     if call.kind.empty:
         return 0
-    try:
-        moved = amount(call.read) + amount(call.written) + fresh
-        return moved - max(amount([call.args[0]]) - fresh, 0) if call.kind.gathers else moved
-    except Exception as error:  # what is no strided tensor may not tell
-        if not tolerable(error):
-            raise
-        return fresh
+    if any(x.layout is not torch.strided or x.is_nested for x in call.operands):  # they may not tell
+        return fresh + sum(cell.size for cell in call.reads)
+    unread = max(amount([call.args[0]]) - fresh, 0) if call.kind.gathers else 0
+    return amount(call.read) + amount(call.written) + fresh - unread
 
 
 def _times(link: Link) -> Callable[[int], int]:
