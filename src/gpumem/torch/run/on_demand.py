@@ -237,7 +237,8 @@ def _moved(call: Call, fresh: int) -> int:
     if call.kind.empty:
         return 0
     if any(x.layout is not torch.strided or x.is_nested for x in call.operands):  # they may not tell
-        return fresh + sum(cell.size for cell in call.reads)
+        cells: list[Cell] = call.reads
+        return fresh + sum(cell.size for cell in cells)
     unread = max(amount([call.args[0]]) - fresh, 0) if call.kind.gathers else 0
     return amount(call.read) + amount(call.written) + fresh - unread
 
