@@ -313,6 +313,7 @@ QUESTIONS = {
         "torch/run/leaving",
         "torch/run/observing",
         "torch/run/faults",
+        "torch/run/on_demand_runs",
         "torch/run/op_samples",
     ),
     *(

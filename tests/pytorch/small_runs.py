@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from gpumem.runtime.residency.environment import Where
+from gpumem.simulator.machine import Link, Machine
 from gpumem.swap import Plan, Recompute
-from gpumem.torch import record
+from gpumem.torch import managed, record
 from gpumem.torch.run.managed import Managed
 
 HOW: dict[str, Any] = {"device": "cpu", "wait": True, "planner": "on-demand"}
@@ -20,6 +21,24 @@ QUICK: dict[str, Any] = {
     "wait": True,
     "device": "cpu",
 }
+
+SLOW, QUICKER = (  # links: to make a value again takes less than a copy of it, always or mostly
+    Machine.named("rtx4090").with_(out=link, into=link, launch_ns=1000) for link in (Link(1e6, 10), Link(3e3, 0.1))
+)
+
+
+def demanded(limit: int | str, machine: Machine = SLOW, **how: Any) -> Managed:
+    """A run that stays on demand, and drops what it can make again."""
+    run = managed(limit, **{**HOW, "machine": machine, "on_demand": "dtr", **how})
+    run.loop.give_up("it is to stay on demand")
+    return run
+
+
+def dropped(run: Managed, *tensors: torch.Tensor) -> None:
+    """Drop tensors, as a run does that needs room."""
+    assert run.mode.on_demand is not None
+    for cell in run.memory.of(tensors):
+        assert run.mode.on_demand.drop(cell) and cell.where is Where.RECIPE
 
 
 def away(run: Managed, *tensors: torch.Tensor) -> None:

@@ -72,6 +72,8 @@ def goes_on(lesson: Lesson) -> None:
         ({"device": "meta"}, ValueError, "device.*'meta'"),
         ({"device": "cuda"}, ValueError, "device.*cuda"),
         ({"on_exit": "disk"}, ValueError, "on_exit.*'disk'"),
+        ({"on_demand": "belady"}, ValueError, "on_demand.*'belady'"),
+        ({"on_demand": None}, TypeError, "on_demand"),
         ({"boundary": "never"}, ValueError, "boundary.*'never'"),
         ({"boundary": 3}, TypeError, "boundary"),
         ({"planner": "tensil"}, ValueError, "tensil.*tensile"),

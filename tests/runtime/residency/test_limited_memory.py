@@ -215,6 +215,41 @@ def test_who_is_pinned_asked_for_or_without_bytes_makes_no_room() -> None:
         memory.room(21)
 
 
+def test_what_somebody_may_read_unseen_goes_last() -> None:
+    memory, (a, _, c) = cold(30, 10, 10, 10)
+    a.asked = memory.pressed = True
+    memory.room(10, [c])
+    assert gone(memory) == "b"
+    memory.room(20, [c])
+    assert gone(memory) == "ba"
+
+
+def test_a_policy_says_who_goes_unless_something_is_made_again() -> None:
+    memory, cells = cold(30, 10, 10, 10)
+    asked: list[tuple[int, list[str]]] = []
+
+    class Last:
+        def evict(self, size: int, keep: Any) -> bool:
+            asked.append((size, [*keep]))
+            last = next((cell for cell in reversed(memory.here) if cell not in keep), None)
+            if last is not None:
+                memory.release(last)
+            return last is not None
+
+        def bury(self) -> None:
+            asked.append((0, []))
+
+    memory.policy = Last()
+    memory.room(15, cells[2:])
+    assert gone(memory) == "ba" and [x for x in asked if x[0]] == [(15, cells[2:]), (5, cells[2:])]
+    with pytest.raises(LimitError):
+        memory.room(21, cells[2:])
+    memory.policy, memory.pressed = Last(), True
+    asked.clear()
+    memory.room(30)
+    assert gone(memory) == "bac" and not any(size for size, _ in asked)
+
+
 def test_books_of_what_is_held() -> None:
     memory, (a, b) = cold(2**62, 10, 20)
     assert (memory.held, memory.alive, memory.pinned, memory.peak, memory.least) == (30, 30, 0, 0, 0)

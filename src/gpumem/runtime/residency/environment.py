@@ -55,7 +55,8 @@ class Movable:
 
     On the device the host may have a `copy` as well, of the same bytes; any write ends that. `version` counts writes,
     0 before the first. What is `pinned`, by whom the text says, stays on the device. What is `asked` for past whoever
-    moves it never makes room for others; a plan may move it.
+    moves it never makes room for others; a plan may move it. A policy may know its `maker`, the call that may be made
+    again for it, and when it was `used` last.
     """
 
     where = Where.DEVICE
@@ -64,6 +65,8 @@ class Movable:
     feeds: Sequence[Any] = ()  # what can only be made again while this has the bytes it has
     version = 1
     asked = False
+    maker: Any = None
+    used = 0
 
     def __init__(self, size: int, pinned: str = "") -> None:
         self.size, self.pinned = size, pinned

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from gpumem.base.units import exact, human
 from gpumem.runtime.residency.environment import Counts, Emptier, HostCopy, Movable, Mover, Where
@@ -22,10 +22,21 @@ class LimitError(MemoryError):
 
 
 R = TypeVar("R", bound=Movable)
+X = TypeVar("X", bound=Movable, contravariant=True)
 
 
 class ResidencyError(RuntimeError):
     """A move that is none of the picture's (`Where`): a defect of whoever asked for it."""
+
+
+class Evictor(Protocol[X]):
+    """Who makes room, and how its bytes come back, where that is not the least recently used by way of the host."""
+
+    def evict(self, size: int, keep: Sequence[X]) -> bool:
+        """Send something away that is not to be kept, so many bytes at best; return whether there was any."""
+
+    def bury(self) -> None:
+        """Look at what died, which is off the books by now."""
 
 
 class LimitedMemory(Generic[R]):
@@ -52,6 +63,7 @@ class LimitedMemory(Generic[R]):
         self.held = self.peak = self.pinned = self.alive = self.least = 0
         self.counts = Counts()
         self.pressed = False  # whether what is asked for makes room as well: bytes would be lost else
+        self.policy: Evictor[R] | None = None
         self.recover: Callable[[R], None] = lambda cell: None  # makes what has a recipe only
         self.stumbled: Callable[[str, Exception], None] = lambda what, error: None  # told what was tried again, and why
 
@@ -85,10 +97,13 @@ class LimitedMemory(Generic[R]):
                 self.held -= cell.size
                 self.pinned -= cell.size * bool(cell.pinned)
             self.forget(cell)
+            cell.maker = None  # or makers of makers would be kept for ever, where a loop carries a value on
             if cell.recipe is not None:
                 cell.recipe.done()
             if self.buried is not None:
                 self.buried(cell)
+        if self.policy is not None:
+            self.policy.bury()
         self.least = min(self.least, self.alive)
 
     def note(self) -> None:
@@ -135,15 +150,24 @@ class LimitedMemory(Generic[R]):
         return sum(cell.size for cell in cells if cell.where is not DEVICE)
 
     def room(self, size: int, keep: Sequence[R] = (), what: str = "") -> None:
-        """Make room, by sending away what was not used for longest."""
+        """Make room, by sending away what was not used for longest, or as the policy says.
+
+        While something is made again all goes to the host: what is made, or read for it, is to be there until the end.
+        """
         self.bury()
+        policy = None if self.pressed else self.policy
+        evict = self.evict_coldest if policy is None else policy.evict
         while self.held + size > self.limit:
-            victims = self._coldest(self.held + size - self.limit, keep)
-            if not victims:
+            if not evict(self.held + size - self.limit, keep):
                 raise LimitError(self._too_much(size, keep, what))
-            for cell in victims:
-                self._evict(cell)
             self.bury()
+
+    def evict_coldest(self, size: int, keep: Sequence[R]) -> bool:
+        """Send so many bytes to the host of what was not used for longest; return whether there were any."""
+        victims = self._coldest(size, keep)
+        for cell in victims:
+            self._evict(cell)
+        return bool(victims)
 
     def _evict(self, cell: R) -> None:
         self.counts.evictions += 1
@@ -151,13 +175,15 @@ class LimitedMemory(Generic[R]):
 
     def _coldest(self, size: int, keep: Sequence[R]) -> list[R]:
         """So many bytes of those that were not used for longest, or all there are; what has no bytes frees none."""
-        found, kept = [], {*keep}
-        for cell in self.here:
-            if size <= 0:
-                break
-            if cell.size and not cell.pinned and (self.pressed or not cell.asked) and cell not in kept:
-                found.append(cell)
-                size -= cell.size
+        found: list[R] = []
+        kept = {*keep}
+        for asked in (False, True) if self.pressed else (False,):  # what somebody may read unseen goes last
+            for cell in self.here:
+                if size <= 0:
+                    return found
+                if cell.size and not cell.pinned and bool(cell.asked) is asked and cell not in kept:
+                    found.append(cell)
+                    size -= cell.size
         return found
 
     def _too_much(self, size: int, keep: Sequence[R], what: str) -> str:
@@ -183,12 +209,15 @@ class LimitedMemory(Generic[R]):
             if cell.copy is not None:
                 self.forget(cell)
 
-    def secure(self, cells: Iterable[R]) -> None:
-        """Make now what could no longer be made once cells are written."""
+    def secure(self, cells: Sequence[R]) -> None:
+        """Make now what could no longer be made once cells are written; from here on nothing is to be made of them."""
         for cell in cells:
             for other in [*cell.feeds] if cell.feeds else ():
                 if other.where is RECIPE:
                     self.bring(other)
+        if self.policy is not None:  # room for the write comes later: what goes for it may be made of what is written
+            for cell in cells:
+                cell.version += 1
 
     # moves
 

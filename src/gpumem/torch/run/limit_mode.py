@@ -16,6 +16,7 @@ from gpumem.torch.internals import torch
 from gpumem.torch.run.environment import StepBook
 from gpumem.torch.run.inside import Inside, runs_python
 from gpumem.torch.run.memory import Memory
+from gpumem.torch.run.on_demand import DtrEvictor
 from gpumem.torch.run.output_sizes import Predicted
 from gpumem.torch.run.recompute import Remaker
 from gpumem.torch.step.op_mode import OpMode
@@ -36,6 +37,9 @@ class Within(OpMode):
         self.memory, self.loop = memory, loop
         self.there = THERE[memory.device]
         self.predicted = Predicted(self.device)
+        self.on_demand: DtrEvictor | None = (
+            None  # whose rule counts while no plan is followed; none: what is coldest goes
+        )
 
     def other(self, kind: Kind, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run what is no op; a view needs the size, which may go with the memory."""
@@ -59,6 +63,8 @@ class Within(OpMode):
         self._operands(call)
         # 3. What a plan has before it.
         i = loop.before(call)
+        on_demand = self.on_demand
+        keeping = None if on_demand is None else on_demand.before(call, self._follows(i))
         # 4. Its operands come, and there is room for what it makes. What is to be written ends copies and recipes of
         #    it, also if the op fails half-way.
         fresh = self._expected(i, call)
@@ -71,11 +77,18 @@ class Within(OpMode):
         call.result = self._run(call)
         # 6. What it made is on the books.
         self._done(call)
+        if on_demand is not None:
+            on_demand.after(call, keeping)
         if i == LOST and memory.limit != UNLIMITED:
             self.predicted.learn(sum([cell.size for cell in call.touched[len(call.reads) :]]))
         # 7. What a plan has after it.
         loop.after(call)
         return call.result
+
+    def _follows(self, i: int) -> bool:
+        """Whether there is more to the plan that an op belongs to than its ops."""
+        follower = self.loop.phase.follower
+        return i != LOST and follower is not None and follower.hints.count > 0
 
     def _joined(self) -> None:
         if JOINED not in self.loop.notes:

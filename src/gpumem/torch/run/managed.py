@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial, wraps
 from pathlib import Path
 from threading import RLock
@@ -33,6 +33,7 @@ from gpumem.torch.run.inside import without_modes
 from gpumem.torch.run.limit_mode import Within
 from gpumem.torch.run.memory import Memory, restore, to_host
 from gpumem.torch.run.on_cuda import LIKE, Gpu, OnCuda, advice, machine_of
+from gpumem.torch.run.on_demand import DtrEvictor
 from gpumem.torch.run.recompute import recover
 from gpumem.torch.run.storage_access import Outside, Reach
 from gpumem.torch.step.foreach_chunks import in_bytes, lists_named
@@ -44,6 +45,7 @@ from gpumem.trace import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
 TOLD, DEVICE, HOST = "told", "device", "host"
+LRU, DTR = "lru", "dtr"
 SIZELESS = (
     f"PyTorch {torch.__version__}: what is on the host has no size here, so torch.save within the run writes a wrong "
     "file, and limits may be passed; 2.12 is the oldest version that is supported"
@@ -225,9 +227,10 @@ class Managed:
             self.memory.engine.follow()
             if how is not Reach.READS:
                 self.memory.secure(cells)  # first, as it may send them away
-            self.memory.ready(cells, 0, "a read of bytes")
-            if how is Reach.KEEPS:
-                for cell in cells:
+            on_demand = self.mode.on_demand if how is Reach.KEEPS else None
+            with nullcontext() if on_demand is None else on_demand.pinning(cells):
+                self.memory.ready(cells, 0, "a read of bytes")
+                for cell in cells if how is Reach.KEEPS else ():
                     self.memory.pin(cell, "whoever has its address")
             if how is not Reach.READS:
                 self.memory.wrote(cells)
@@ -274,6 +277,7 @@ def managed(
     boundary: torch.optim.Optimizer | str | None = None,
     *,
     on_exit: str = DEVICE,
+    on_demand: str = LRU,
     planner: str | Sequence[str] = IN_A_RUN,
     seconds: float = 30.0,
     wait: bool = False,
@@ -304,6 +308,10 @@ def managed(
     on_exit : str
         `"device"`: on leaving everything comes back; where what lasts does not fit, that is refused after the
         second iteration. `"host"`: every tensor that was managed is one of the host from then on, as by `.to("cpu")`.
+    on_demand : str
+        What makes room while no plan is followed. `"lru"`: what was not used for longest goes to the host. `"dtr"`:
+        what takes least time to get back, for its bytes and for how long it was not used. It goes to the host, or is
+        dropped and its op runs again, whichever takes less on `machine`.
     planner : str or sequence of str
         Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts. Left out, two that take no
         time, and `search`.
@@ -369,6 +377,7 @@ def managed(
     if not isinstance(limit, (int, str)):
         raise TypeError(f"limit: {limit!r:.60} is no number of bytes, nor a text such as '4GiB' or '70%'")
     one_of("on_exit", on_exit, (DEVICE, HOST))
+    one_of("on_demand", on_demand, (LRU, DTR))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     one_of("device", device, ("cpu", "cuda"))
     work.check_seconds(seconds)
@@ -384,6 +393,8 @@ def managed(
         wait=wait,
         chunk=in_bytes(chunk),
     )
+    if on_demand == DTR:
+        run.mode.on_demand = DtrEvictor(run.memory, chosen)
     for note in advice() if device == "cuda" else ():
         run.loop.note(note)
     if not POINTERS.views:

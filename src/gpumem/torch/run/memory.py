@@ -95,6 +95,11 @@ class Memory(LimitedMemory[Cell], Storages):
         """Let what computes next, perhaps in this memory, wait for the copy."""
         self.engine.settle(copy.data)
 
+    def forget_makers(self) -> None:
+        """Let nothing be made again that is there: its operands may be written where nobody sees it."""
+        for cell in [*self.by_key.values()]:
+            cell.maker = None
+
     def told(self, what: str) -> tuple[str, str]:
         module, lists = self.module(), "_foreach" in what or "_fused" in what
         hint = "; its optimizer with foreach=False, or a smaller chunk, holds less" if lists else ""
@@ -106,6 +111,7 @@ def restore(memory: Memory) -> list[str]:
 
     What cannot come back, as the device has no memory left, is a tensor of the host from then on.
     """
+    memory.forget_makers()
     memory.reconcile()
     before, memory.limit = memory.limit, UNLIMITED
     try:
@@ -139,6 +145,7 @@ def _brought(memory: Memory, cells: Iterable[Cell]) -> list[tuple[Cell, str]]:
 
 def to_host(memory: Memory) -> list[str]:
     """Leave on the host what Python's tensors hold: each of them is there from then on; the rest is brought back."""
+    memory.forget_makers()
     memory.reconcile()
     notes = _moved(memory, {cell for cell in memory.by_key.values() if not cell.pinned})
     memory.bury()

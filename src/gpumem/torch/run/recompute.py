@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from gpumem.runtime.residency.follower import LOST, Follower
 from gpumem.runtime.residency.hints import Hints, keys_of
-from gpumem.runtime.residency.limited_memory import DEVICE
+from gpumem.runtime.residency.limited_memory import DEVICE, RECIPE
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
 from gpumem.torch.internals import hollow, quietly, torch
 from gpumem.torch.run.memory import Memory
@@ -68,6 +68,14 @@ class Kept:
     touched: list[Cell]
     versions: dict[Cell, int]  # of its operands, when it was called
     fresh: int  # bytes of its results
+    ns: int = 0  # what it takes, where somebody wants to know
+
+    @property
+    def sources(self) -> list[Cell]:
+        """What it reads when it runs again, each once: batch norm's statistics, say, are none."""
+        if not kind_of(self.func).reads:
+            return []
+        return [*dict.fromkeys(_cells((self.args, [*self.kwargs.values()])))]
 
     def run(self, where: Mapping[Cell, torch.UntypedStorage]) -> Any:
         """Run again on the storages that stand in for those it had; return what it returns."""
@@ -82,10 +90,15 @@ class Kept:
             self.generator.set_state(before)
 
 
-def keep(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memory
-) -> Callable[[list[Cell], int], Kept]:
-    """Write down a call that is about to be made; what comes out is told the cells touched, and bytes made, after it.
+class Keeping(Protocol):
+    """A call that is under way: it is told the cells touched, the bytes made, and what it takes in ns, after that."""
+
+    def __call__(self, touched: list[Cell], fresh: int, ns: int = 0) -> Kept:
+        """Return the call as it was."""
+
+
+def keep(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memory) -> Keeping:
+    """Write down a call that is about to be made.
 
     Raises
     ------
@@ -105,7 +118,7 @@ def keep(
     generator = _generator(args, kwargs, memory.device) if kind.rng else None
     state = None if generator is None else generator.get_state()
     gradients = torch.is_grad_enabled()
-    return lambda touched, fresh: Kept(func, *kept, state, generator, gradients, touched, versions, fresh)
+    return lambda touched, fresh, ns=0: Kept(func, *kept, state, generator, gradients, touched, versions, fresh, ns)
 
 
 def _generator(args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Any:
@@ -128,6 +141,14 @@ def _kept(x: Any, memory: Memory) -> Any:
     if isinstance(x, (list, tuple)):
         return type(x)(_kept(y, memory) for y in x)
     return x
+
+
+def _cells(x: Any) -> Iterator[Cell]:
+    if isinstance(x, _Argument):
+        yield x.cell
+    elif isinstance(x, (list, tuple)):
+        for y in x:
+            yield from _cells(y)
 
 
 def _placed(x: Any, where: Mapping[Cell, torch.UntypedStorage]) -> Any:
@@ -274,7 +295,7 @@ class Remaker(Follower[Cell]):
 
     def __init__(self, memory: Memory, hints: Hints) -> None:
         self.calls: dict[int, Kept] = {}
-        self._keeping: Callable[[list[Cell], int], Kept] | None = None  # of the op that is under way
+        self._keeping: Keeping | None = None  # of the op that is under way
         ops = hints.trace.ops
         run = replace(hints.trace, ops=replace(ops, name=tuple(map(out_of_place, ops.name))))
         hints.keys = keys_of(run)[0]  # ops are known by the form that runs, whichever was written down
@@ -340,12 +361,17 @@ class Remaker(Follower[Cell]):
         self.memory.release(cell)
 
     def _remake(self, replay: Replay, ks: list[int]) -> None:
+        """Make again what is due, all at once; what is away otherwise, as before the plan was followed, by itself."""
         wanted = {}
-        by_buffer = {self.hints.buffer(k): self.bound[k] for k in ks}
+        by_buffer = {self.hints.buffer(k): (self.bound[k], self.hints.alone.get(k)) for k in ks}
         for value in replay.wanted:
-            cell = by_buffer[value.buffer]
-            if cell is not None and cell.recipe is not None and cell.storage is not None:
+            cell, alone = by_buffer[value.buffer]
+            if cell is None or cell.recipe is None or cell.storage is None:
+                continue
+            if cell.recipe.steps is alone:  # else nobody has kept what this plan would read
                 wanted[value] = cell
+            else:
+                self.memory.bring(cell)
         if len(wanted) == len(replay.wanted) and all(step.op in self.calls for step in replay.reruns):
             remake(self.memory, replay, self.calls, self.hints.rows, wanted)
         else:
@@ -354,10 +380,17 @@ class Remaker(Follower[Cell]):
 
 
 def recover(memory: Memory, cell: Cell) -> None:
-    """Make a cell's bytes again, by its own recipe, and first what that reads, so that one thing is made at a time."""
-    recipe: Making = cell.recipe
-    for source in [*recipe.sources]:
-        if source.recipe is not None:
-            recover(memory, source)
-    (value,) = recipe.steps.wanted
-    remake(memory, recipe.steps, recipe.calls, recipe.rows, {value: cell})
+    """Make a cell's bytes again, by its own recipe, and first what that reads, so that one thing is made at a time.
+
+    Chains of recipes may be as long as a program, so nothing here calls itself. O(sources of all that is made).
+    """
+    todo = [cell]
+    while todo:
+        recipe: Making | None = todo[-1].recipe
+        if recipe is None or todo[-1].where is not RECIPE:  # made meanwhile, for another
+            todo.pop()
+        elif first := [source for source in recipe.sources if source.where is RECIPE]:
+            todo += first
+        else:
+            (value,) = recipe.steps.wanted
+            remake(memory, recipe.steps, recipe.calls, recipe.rows, {value: todo.pop()})
