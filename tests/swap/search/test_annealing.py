@@ -15,7 +15,7 @@ from tests.swap.nets import CARD, chain
 def test_a_start_with_operators_can_be_said() -> None:
     trace, ways = chain(workspace=25)
     start = solve_mosos(trace, CARD, 80, algorithms=ways).plan
-    found = Annealing(Instance.of(trace, CARD, 80, recompute=True, plans=[start]), 1.0, 0)
+    found = Annealing(Instance.of(trace, CARD, 80, recompute=True, plan=start), 1.0, 0)
     assert found.from_plan(start, simulate(start.apply(trace), CARD, capacity=80))
     (chosen,) = found.changes(found.d.c)
     assert chosen in start.decisions and found.now.selected.any()

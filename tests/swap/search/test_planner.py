@@ -267,7 +267,7 @@ def test_who_is_slow_does_not_take_the_time_of_who_is_cheap(monkeypatch: pytest.
         multistart.ask_all(cheap, judge, {}, Tails(trace, trace), {})
         with work.part(share=multistart.START):
             multistart.ask_all(slow, judge, {}, Tails(trace, trace), {}, each=0.5)
-    assert asked == [("a", 10.0), ("b", 9.5), ("c", 2.7), ("d", 2.7)]
+    assert asked == [("a", 10.0), ("b", 9.5), ("c", 1.35), ("d", 1.35)]
 
 
 @pytest.mark.jit

@@ -101,7 +101,8 @@ def search(
     Plan
         By the capacity clock never slower than what it started from: with an effort of 1/4 and more, the plans of all
         published planners but the integer programs, as far as they get in the time; below that of all that take
-        milliseconds. On up to 100 ops with an effort of 1/10 STR's as well, and with `seconds` that of `ilp`. Without
+        milliseconds. Those of checkpointing and of DTR's further heuristics count on up to 100 ops, and where no better
+        plan swaps. On up to 100 ops with an effort of 1/10 STR's as well, and with `seconds` that of `ilp`. Without
         `recompute`, those that swap. A plan without overhead ends the search.
 
     Raises
