@@ -13,7 +13,7 @@ from gpumem.runtime.residency.hints import LEAVE, Hints, looks
 from gpumem.runtime.residency.limited_memory import HOST
 from gpumem.swap.plan import Hold, Plan, Recompute, Swap
 from gpumem.testing import plans, steps
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 from tests.runtime.residency.programs import Cell, Cells, Op, Told
 
 TURNS = 3
@@ -244,3 +244,31 @@ def test_a_plan_that_begins_over_storages_that_are_not_there() -> None:
     cells = Cells(trace, memory)
     follower.switch([cells.of(0, 1) for _ in range(COUNT)])
     assert memory.moves == [] and follower.bound == [None]
+
+
+@given(st.data())
+def test_a_drop_that_only_a_piece_can_make_goes_to_the_host(data: st.DataObject) -> None:
+    """Pieces are left out here; what else makes each value again is found, or the host has it until it is due."""
+    trace = data.draw(steps(max_layers=6))
+    plan = data.draw(plans(trace))
+    hints = Hints.of(trace, plan)
+    for k, d in enumerate(plan.decisions):
+        if isinstance(d, Recompute):
+            at, after = hints.at[d.at % trace.n], hints.at[d.after]
+            assert at is not None and after is not None
+            assert (k in at.wanted, k in at.fetch, k in after.out) == (
+                (True, False, False) if k in hints.alone else (False, True, True)
+            )
+
+
+def test_without_its_piece_a_value_is_beyond_reach() -> None:
+    """Op 1 makes a of the constant x, op 2 makes b of a; op 4 changes x, and from then on only a piece of a makes b."""
+    x, a, b = range(3)
+    ops = Ops.make([[], [x], [a], [], [x], [], [b]], [[], [a], [b], [], [x], [], []])
+    trace = Trace(Buffers.make([8] * 3, [0, 1, 2], [7, 3, 7], persistent=[True, False, False]), ops)
+    plan = Plan.of(trace, [Recompute(b, 2, 6, 6), Hold(a, 6, after=1, at=3)])
+    assert [op.of for op in plan.apply(trace).ops if op.role == "recompute"] == [1, 2]
+    hints = Hints.of(trace, plan)
+    assert hints.alone == {}
+    due = [(i, one.out, one.release, one.fetch) for i, one in enumerate(hints.at) if one is not None]
+    assert due == [(2, [0], [], []), (3, [], [0], []), (6, [], [], [0])]

@@ -10,7 +10,7 @@ from typing import Any, Generic
 from gpumem.runtime.residency.environment import RunOp
 from gpumem.runtime.residency.hints import At, Hints
 from gpumem.runtime.residency.limited_memory import DEVICE, HOST, LimitedMemory, R
-from gpumem.swap.plan import Recompute, Swap
+from gpumem.swap.plan import Swap
 from gpumem.swap.plan.replay import Replay
 
 LOST = -1
@@ -133,7 +133,7 @@ class Follower(Generic[R]):
         memory = self.memory
         for k in due.release:
             if (cell := self.bound[k]) is not None and cell.where is DEVICE:
-                if self.hints.says(k, Recompute):
+                if k in self.hints.alone:
                     self._hint(self._drop, k, cell)
                 else:
                     self._hint(memory.release, cell)

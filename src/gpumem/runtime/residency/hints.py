@@ -7,10 +7,11 @@ the storages that the op touches, each once. Hints only: what they name may be d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
-from gpumem.swap.plan.replay import Device, Replay, replay, replays
+from gpumem.swap.plan.replay import Device, Refused, Replay, replay
 from gpumem.swap.plan.tails import drops_tail
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import Trace
@@ -39,7 +40,8 @@ class Hints:
     `at` has what is done around an op, None for most; `keys` what an op looks like; `rows` the buffers that it touches,
     operands first; `alone` for each `Recompute` what makes its value if that is wanted on its own. `tails` are buffers
     that go to the host after their last access, by no decision; they count behind the decisions. What a plan holds
-    beside its buffer is left out: reruns that would read it make it anew, in scratch.
+    beside its buffer is left out: reruns that would read it make it anew, in scratch. A `Recompute` for which nothing
+    else can is none of `alone`: the host has its value meanwhile.
     """
 
     trace: Trace
@@ -96,6 +98,7 @@ class Hints:
                 found = at[op % trace.n] = At()
             return found
 
+        alone = _again(trace, plan.decisions, around)
         last = trace.accesses().op.tolist()
         dropped = {(d.buffer, d.after) for d in plan.decisions if isinstance(d, Recompute)}
         holds = [d for d in plan.decisions if isinstance(d, Hold) and d.at < 0]
@@ -111,12 +114,11 @@ class Hints:
                 assert isinstance(d, Hold)
                 _to_host(k, op, max(d.until, op + 1), around)
             else:
-                _place(k, d, around, trace.n, later.get((d.buffer, d.after), d.after + 1))
+                _place(k, d, around, trace.n, later.get((d.buffer, d.after), d.after + 1), again=k in alone)
         for k, buffer in enumerate(tails, len(plan.decisions)):
             op = int(trace.buffers.end[buffer] - 1) % trace.n
             around(op).bind.append((rows[op].index(buffer), k))
             _to_host(k, op, op + 1, around)
-        alone = _again(trace, plan.decisions, around)
         final = _final(plan.decisions, carried.out.tolist())
         return cls(trace, plan, *keys_of(trace), rows, at, alone, final, tails)
 
@@ -131,32 +133,38 @@ def _to_host(k: int, after: int, release: int, around: Callable[[int], At]) -> N
     around(release).release.append(k)
 
 
-def _place(k: int, d: Swap | Recompute | Hold, around: Callable[[int], At], n: int, drop: int) -> None:
-    """Put down a decision where it acts; `drop`: before which op what is made again later goes."""
+def _place(k: int, d: Swap | Recompute | Hold, around: Callable[[int], At], n: int, drop: int, *, again: bool) -> None:
+    """Put down a decision where it acts; `drop`: before which op what comes back later goes, `again` or by a copy."""
     if isinstance(d, Swap):
         around(d.out).out.append(k)
         around(d.release).release.append(k)
         around(d.prefetch).fetch.append(k)
     elif isinstance(d, Recompute):
         around(drop).release.append(k)
-        around(d.at).wanted.append(k)
+        if again:
+            around(d.at).wanted.append(k)
+        else:
+            around(d.after).out.append(k)
+            around(d.at).fetch.append(k)
     elif d.until < n:
         around(d.until).let.append(k)
 
 
 def _again(trace: Trace, decisions: Sequence[Decision], around: Callable[[int], At]) -> dict[int, Replay]:
-    """Arrange what runs again; return for each `Recompute` what makes its value alone."""
-    drops = [d for d in decisions if isinstance(d, Recompute)]
+    """Arrange what runs again; return for each `Recompute` that can be carried out so what makes its value alone."""
+    drops = {k: d for k, d in enumerate(decisions) if isinstance(d, Recompute)}
     if not drops:
         return {}
     there = [d for d in decisions if isinstance(d, Swap | Recompute) or (isinstance(d, Hold) and d.at < 0)]
     device = Device(trace, Origins.of(trace), there)
-    found = replays(device, drops)
-    for one in found:
-        around(one.place).again = one
-    alone = {k: replay(device, [d], d.at) for k, d in enumerate(decisions) if isinstance(d, Recompute)}
-    for one in [*found, *alone.values()]:
-        for step in one.reruns:
+    alone, by_place = dict[int, Replay](), dict[int, list[int]]()
+    for k, d in drops.items():
+        with suppress(Refused):
+            alone[k] = replay(device, [d], d.at)
+            by_place.setdefault(d.at, []).append(k)
+    for place, ks in by_place.items():
+        one = around(place).again = replay(device, [drops[k] for k in ks], place)
+        for step in [step for made in (one, *(alone[k] for k in ks)) for step in made.reruns]:
             around(step.op).keep = True
     return alone
 
