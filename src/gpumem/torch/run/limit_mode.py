@@ -37,9 +37,7 @@ class Within(OpMode):
         self.memory, self.loop = memory, loop
         self.there = THERE[memory.device]
         self.predicted = Predicted(self.device)
-        self.on_demand: DtrEvictor | None = (
-            None  # whose rule counts while no plan is followed; none: what is coldest goes
-        )
+        self.on_demand: DtrEvictor | None = None  # while no plan is followed; without one what is coldest goes
 
     def other(self, kind: Kind, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run what is no op; a view needs the size, which may go with the memory."""

@@ -106,9 +106,8 @@ class DtrEvictor:
         for cell in (*call.touched, *call.writes):
             cell.used = self.clock
         found = results(call.result, memory.device)
-        if (
-            keeping is not None and made and all(x.layout is torch.strided for x in found)
-        ):  # others have several storages
+        whole = all(x.layout is torch.strided for x in found)  # others have several storages
+        if keeping is not None and made and whole:
             maker = Maker(keeping(call.touched, fresh, ns))
             for cell in made:
                 if cell not in maker.call.versions:  # an operand that it returned
