@@ -254,7 +254,7 @@ def test_ops_hold_less_and_the_step_holds_the_same() -> None:
 def test_an_optimizer_that_alone_holds_too_much_fits_in_pieces() -> None:
     limit = floor(capture(adam))[1] - 1
     whole, split = (
-        fit(adam, "rtx4090", limit=limit, planner="tensile", chunk=chunk, seconds=20) for chunk in (None, "48KiB")
+        fit(adam, "rtx4090", limit=limit, planner="search", chunk=chunk, seconds=20) for chunk in (None, "48KiB")
     )
     assert not whole.fits_planned and "must hold" in str(whole.tried[0])
     assert split.fits_planned
