@@ -281,7 +281,10 @@ def test_capture_asks_next_for_no_less_than_an_op_holds(cli: Cli, train: Path, t
     trace = io.read(out)
     limit = "--limit 70% " if floor(trace)[1] <= trace.peak_load * 70 // 100 else ""
     assert command == f"next: gpumem plan {out} {limit}--machine rtx4090"
-    assert cli(*command.split()[2:]).status == 0
+    assert cli(*command.split()[2:], "--planner", "tensile").status in (
+        0,
+        3,
+    )  # 3: it can be asked for, and is not reached
 
 
 def test_capture_writes_a_trace_that_other_commands_read(cli: Cli, train: Path, tmp_path: Path) -> None:
