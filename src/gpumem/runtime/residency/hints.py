@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
-from gpumem.swap.plan.replay import Device, Refused, Replay, replay
+from gpumem.swap.plan.replay import Device, Refused, Replay, replay, replays
 from gpumem.swap.plan.tails import drops_tail
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import Trace
@@ -157,14 +157,15 @@ def _again(trace: Trace, decisions: Sequence[Decision], around: Callable[[int], 
         return {}
     there = [d for d in decisions if isinstance(d, Swap | Recompute) or (isinstance(d, Hold) and d.at < 0)]
     device = Device(trace, Origins.of(trace), there)
-    alone, by_place = dict[int, Replay](), dict[int, list[int]]()
+    alone = dict[int, Replay]()
     for k, d in drops.items():
         with suppress(Refused):
             alone[k] = replay(device, [d], d.at)
-            by_place.setdefault(d.at, []).append(k)
-    for place, ks in by_place.items():
-        one = around(place).again = replay(device, [drops[k] for k in ks], place)
-        for step in [step for made in (one, *(alone[k] for k in ks)) for step in made.reruns]:
+    found = replays(device, [drops[k] for k in alone])
+    for one in found:
+        around(one.place).again = one
+    for one in [*found, *alone.values()]:
+        for step in one.reruns:
             around(step.op).keep = True
     return alone
 

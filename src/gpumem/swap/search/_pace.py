@@ -10,13 +10,14 @@ from math import inf
 from gpumem.base import work
 
 WORK = 3e9  # the default effort, in looks at a point or a gap
-
 FIRST, MOST = 0.01, 10.0  # of the effort that was asked for, where there is an end
 # Of the time that is left, what annealing may take by the pace so far; the rest is for the starts, and what comes next.
-# Eight points of the recorded traces, 10 s: 0.6 and 0.8 are as good. Efforts that grow by 3 or 10 each time are not: on
-# GPT-2 at 30 % these end at 15.4 % instead of 13.6, since the starts of an effort take longer than a little annealing.
+# Eight points of the recorded traces, 10 s: 0.6 and 0.8 are as good. Efforts that grow by 10 at most are not: GPT-2 at
+# 30 % ends at 15.4 % instead of 13.6, since the starts of an effort take longer than a little annealing.
 FIT = 0.6
-RACED = 0.5  # of an effort, what a race and the start without stalls take of it
+RACED = (
+    0.5  # of an effort, what a race (`ROUNDS` of some ten starts) and the start without stalls take of it; not tuned
+)
 
 
 @dataclass(slots=True)

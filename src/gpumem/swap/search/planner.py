@@ -161,9 +161,8 @@ def search(
         efforts = enumerate(pace.efforts(effort))
         work.tell("published planners")
         ask(asked()[: len(CHEAP)])
-        if (
-            work.hurried() and judge.stall and not work.over()
-        ):  # a little annealing finds more than those that take long
+        # A little annealing finds more than those that take long, in less time.
+        if work.hurried() and judge.stall and not work.over():
             anneal(*next(efforts))
         with work.part(share=share(judge)):
             ask(asked(copies=judge.best is not None)[len(CHEAP) :], each=0.5)
