@@ -54,7 +54,12 @@ def main() -> None:
     parser.add_argument("nets", nargs="*", default=NETS)
     parser.add_argument("--machine", default="gtx1080ti", help="whose link, bandwidth and compute say what is cheaper")
     args = parser.parse_args()
-    machine = Machine.named(args.machine)
+    try:
+        machine = Machine.named(args.machine)
+        for name in args.nets:
+            recipe(name)
+    except ValueError as error:
+        parser.error(str(error))
     print(header())
     print(f"# the last of {STEPS} iterations without a plan, on the host; times by {machine!r}")
     print("| net | limit | rule | out | back | made again | evicted |")
