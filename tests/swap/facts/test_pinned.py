@@ -15,10 +15,9 @@ from gpumem.swap import PLANNERS
 from gpumem.swap.facts.limits import floor
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute_scratch import states
-from gpumem.swap.plan import Plan, Recompute, Swap, Variant
+from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.plan._cuts import find_replays
 from gpumem.swap.plan.gaps import gaps, windows
-from gpumem.swap.plan.replay import Device, replays
-from gpumem.swap.plan.values import Origins
 from gpumem.swap.tasks import Task
 from gpumem.swap.tensile import schedule
 from gpumem.trace import Buffers, Ops, Trace
@@ -71,8 +70,7 @@ def test_states_of_generators_are_counted(data: st.DataObject) -> None:
     host, row = Pinned(trace, gaps(trace), 10**6), gaps(trace).rows(trace.n)
     for s in plan.swaps:
         assert host.take(row[s.buffer, s.after], s.out, s.prefetch)
-    device = Device(trace, Origins.of(trace), [d for d in plan.decisions if not isinstance(d, Variant)])
-    kept = states(trace, replays(device, [d for d in plan.decisions if isinstance(d, Recompute)]))
+    kept = states(trace, find_replays(trace, plan.decisions))  # also those of what is made again to stay
     before, host.budget = host.peak, budget
     held = on_host(trace, plan)
     if host.keep(kept):
