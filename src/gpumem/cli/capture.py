@@ -5,12 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpumem.cli.common.args import check_file, one_word
 from gpumem.cli.common.parser import Commands
 from gpumem.cli.common.progress import Progress, tell
-from gpumem.cli.common.workloads import DEVICES, add_chunk, add_device, add_workload, as_script, name_of, workload_of
+from gpumem.cli.common.workloads import (
+    ASSUME,
+    DEVICES,
+    add_assume,
+    add_chunk,
+    add_device,
+    add_workload,
+    as_script,
+    name_of,
+    workload_of,
+)
 
 if TYPE_CHECKING:
     from gpumem.torch import Captured
@@ -35,6 +47,7 @@ def add(commands: Commands) -> None:
     p.add_argument("--iterations", type=int, default=2, metavar="N", help="to record (default: %(default)s)")
     p.add_argument("--warmup", type=int, default=1, metavar="N", help="to run before those (default: %(default)s)")
     add_chunk(p)
+    add_assume(p)
     p.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     p.set_defaults(run=run)
 
@@ -43,18 +56,19 @@ def run(args: argparse.Namespace) -> int:
     """Record a PyTorch training step; write its last iterations as a trace that every command reads."""
     check_file(args.out, (".json", ".json.gz"))
     one_word(args, "device", DEVICES)
+    one_word(args, "assume", ASSUME)
     with Progress() as progress, as_script(args.workload):
         progress(f"loading {args.workload}")
         make = workload_of(args.workload, args.device)
         from gpumem.torch import record
 
         progress("recording")
-        sizes = {name: getattr(args, name) for name in ("batch", "iterations", "warmup", "chunk")}
+        sizes = {name: getattr(args, name) for name in ("batch", "iterations", "warmup", "chunk", "assume")}
         captured = record(make, args.device, name=name_of(args.workload), **sizes)
     row = _written(captured, args)
     for note in captured.notes:
         tell(f"{captured.trace.name}: {note}")
-    print(json.dumps(row) if args.json else _text(row, _limited(captured.trace)))
+    print(json.dumps(row) if args.json else _text(row, captured.assumptions, _limited(captured.trace)))
     return 0
 
 
@@ -78,6 +92,7 @@ def _written(captured: Captured, args: argparse.Namespace) -> dict[str, Any]:
         "persistent": int(buffers.size[buffers.persistent].sum()),
         "kept": captured.kept,
         "notes": list(captured.notes),
+        "assumptions": [asdict(one) for one in captured.assumptions],
     }
 
 
@@ -90,7 +105,7 @@ def _limited(trace: Trace) -> str:
     return f" --limit {part}%" if part else ""
 
 
-def _text(row: dict[str, Any], limited: str) -> str:
+def _text(row: dict[str, Any], assumed: Iterable[object], limited: str) -> str:
     from gpumem.base.units import human
 
     kinds = ", ".join(f"{kind} {human(size)}" for kind, size in row["at_the_peak"].items())
@@ -99,6 +114,7 @@ def _text(row: dict[str, Any], limited: str) -> str:
     counts = f"{row['ops']} ops, {row['buffers']} buffers; {iterations} in {row['file']}"
     lines = [
         f"{row['name']}{batch}: {counts}",
+        *(f"  {'' if k else 'assumed':16}{one}" for k, one in enumerate(assumed)),
         f"  {'peak load':16}{human(row['peak_load'])}: {kinds}",
         f"  {'persistent':16}{human(row['persistent'])}",
         f"  {'kept':16}{human(row['kept'])} more in each iteration",

@@ -14,7 +14,17 @@ from gpumem.cli.common.parser import Commands
 from gpumem.cli.common.planners import add_planner, options_told, planners_asked
 from gpumem.cli.common.planning import SIZE
 from gpumem.cli.common.progress import Progress, complain, tell, tell_failure
-from gpumem.cli.common.workloads import DEVICES, add_chunk, add_device, add_workload, as_script, name_of, workload_of
+from gpumem.cli.common.workloads import (
+    ASSUME,
+    DEVICES,
+    add_assume,
+    add_chunk,
+    add_device,
+    add_workload,
+    as_script,
+    name_of,
+    workload_of,
+)
 
 
 def add(commands: Commands) -> None:
@@ -41,6 +51,7 @@ def add(commands: Commands) -> None:
         help=f"of tensors and workspaces: {SIZE} (default: what the machine has beside the context)",
     )
     add_chunk(what)
+    add_assume(what)
     what.add_argument("--overhead", metavar="PART", help="the most that a plan may cost, as 10%% (default: anything)")
     add_machine(what, "rtx4090")
     add_workspaces(what)
@@ -57,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     check_folder(args.out)
     machine = target_of(args)
     one_word(args, "device", DEVICES)
+    one_word(args, "assume", ASSUME)
     options = _options(args)
     with Progress() as progress, as_script(args.workload):
         progress(f"loading {args.workload}")
@@ -70,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
             limit=args.limit,
             batch=args.batch,
             chunk=args.chunk,
+            assume=args.assume,
             largest=args.largest,
             workspaces=args.workspaces,
             name=name_of(args.workload),
@@ -87,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(found.row()))
     else:
-        step = found.next(args.workload, device=args.device, chunk=args.chunk, written=args.out)
+        step = found.next(args.workload, device=args.device, chunk=args.chunk, assume=args.assume, written=args.out)
         print(f"{found.report()}\n\nnext: {step}")
     if not found.fits_planned:
         complain(found.answer())

@@ -20,6 +20,7 @@ from gpumem.simulator.simulate import simulate
 from gpumem.simulator.workspaces import adding as convolving
 from gpumem.swap.planners import planner_of
 from gpumem.torch.capture.capture import record
+from gpumem.torch.capture.captured import Captured
 from gpumem.torch.fit_report import SECONDS, Fit, Largest
 from gpumem.torch.step.foreach_chunks import in_bytes
 from gpumem.torch.step.workload import Make, WorkloadError, name_of
@@ -40,6 +41,7 @@ def fit(
     batch: int | None = None,
     device: str = "meta",
     chunk: int | str | None = None,
+    assume: str | None = None,
     largest: bool = False,
     planner: str | Sequence[str] = BEST,
     options: Mapping[str, Any] = MappingProxyType({}),
@@ -67,6 +69,8 @@ def fit(
         As in `capture`: no memory is needed on `meta`; `cpu` and `cuda` train for real, for steps that need values.
     chunk : int or str, optional
         As in `capture`: where one call of the optimizer holds more than the limit, it can be split.
+    assume : str, optional
+        As in `capture`.
     largest : bool
         Look for the largest batches that fit, without a plan and with one, and answer for the latter.
     planner : str or sequence of str
@@ -123,6 +127,7 @@ def fit(
         make,
         device,
         in_bytes(chunk),
+        assume,
         machine,
         limit,
         None if overhead is None else fraction(overhead, "overhead"),
@@ -139,7 +144,7 @@ def fit(
         return asked.largest() if largest else asked.at(batch)
 
 
-Step = tuple[Trace, Need, tuple[str, ...]]  # with workspaces; what it takes; what is to be said of it
+Step = tuple[Trace, Need, Captured]  # with workspaces; what it takes; what was captured
 
 
 @dataclass(slots=True)
@@ -149,6 +154,7 @@ class _Asked:
     make: Make
     device: str
     chunk: int | None
+    assume: str | None
     machine: Machine
     bytes: int | str | None
     overhead: float | None
@@ -165,12 +171,12 @@ class _Asked:
         """Return the step at a batch."""
         if batch not in self.captured:
             work.tell("capturing" + ("" if batch is None else f" at batch {batch}"))
-            found = record(self.make, self.device, batch=batch, chunk=self.chunk, name=self.name)
+            found = record(self.make, self.device, batch=batch, chunk=self.chunk, assume=self.assume, name=self.name)
             rule, words = self.rule, (convolving.FASTEST, convolving.NONE)
             if isinstance(rule, str) and rule not in words:
                 rule = amount(rule, found.trace.peak_load, "workspaces", least=0)
             worked = convolving.add(found.trace, rule=rule)
-            self.captured[batch] = worked, need(found.trace, worked), found.notes
+            self.captured[batch] = worked, need(found.trace, worked), found
         return self.captured[batch]
 
     def limit(self, peak: int) -> int:
@@ -187,7 +193,7 @@ class _Asked:
 
     def at(self, batch: int | None) -> Fit:
         """Answer for one batch."""
-        trace, taken, notes = self.capture(batch)
+        trace, taken, found = self.capture(batch)
         limit = self.limit(taken.live)
         base = simulate(trace, self.machine)
         answer = Fit(
@@ -200,7 +206,8 @@ class _Asked:
             base.makespan,
             overhead=self.overhead,
             seconds=self.seconds,
-            notes=notes,
+            notes=found.notes,
+            assumptions=found.assumptions,
             sizable=self.sizable,
         )
         if answer.fits:

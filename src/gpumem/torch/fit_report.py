@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ from gpumem.pipeline import Need, Planned, Tried
 from gpumem.pipeline.report import by_module, columns, decided, human, human_ns, percent
 from gpumem.pipeline.report.by_module import rows_of
 from gpumem.simulator.machine import PRESETS, Machine
+from gpumem.torch.values.assumed import Assumption
 from gpumem.trace import UNKNOWN, Trace
 from gpumem.trace.batch import MOST, step_at
 
 WIDTH = 26
+SAID = 5  # assumptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class Fit(Shown):
         What is to be said of the capture.
     sizable : bool
         Whether `make` takes a batch.
+    assumptions : tuple of Assumption
+        What the step asked of values that nobody knows without running, and what it was answered.
     """
 
     trace: Trace
@@ -96,6 +100,7 @@ class Fit(Shown):
     largest: Largest | None = None
     notes: tuple[str, ...] = ()
     sizable: bool = True
+    assumptions: tuple[Assumption, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -176,6 +181,7 @@ class Fit(Shown):
             "largest": None
             if self.largest is None
             else {"unplanned": self.largest.unplanned, "planned": self.largest.planned},
+            "assumptions": [asdict(one) for one in self.assumptions],
             "notes": [*self.notes, *(self.largest.failed if self.largest else ())],
         }
 
@@ -186,10 +192,17 @@ class Fit(Shown):
 
     def report(self) -> str:
         """Return the answer, and below it the figures as tables."""
-        parts = [self.answer(), "\n".join(self._lines()), "\n".join(self._of_the_plan())]
+        parts = [self.answer(), "\n".join(self._assumed()), "\n".join(self._lines()), "\n".join(self._of_the_plan())]
         if handled := self.handled:
             parts.append(columns(rows_of(handled)))
         return "\n\n".join(filter(None, parts))
+
+    def _assumed(self) -> Iterator[str]:
+        """The answers that were assumed; the first few, as many of them come of one line of a program."""
+        for k, one in enumerate(self.assumptions[:SAID]):
+            yield f"{'' if k else 'assumed':{WIDTH}}{one}"
+        if (more := len(self.assumptions) - SAID) > 0:
+            yield f"{'':{WIDTH}}and {more} more: see --json"
 
     def _lines(self) -> Iterator[str]:
         need, machine = self.need, self.machine
@@ -223,7 +236,15 @@ class Fit(Shown):
         for k, tried in enumerate(sorted(self.tried, key=lambda t: inf if t.overhead is None else t.overhead)):
             yield f"{'' if k else 'planners':{WIDTH}}{tried}"
 
-    def next(self, workload: str, *, device: str = "meta", chunk: str | None = None, written: str | None = None) -> str:
+    def next(
+        self,
+        workload: str,
+        *,
+        device: str = "meta",
+        chunk: str | None = None,
+        assume: str | None = None,
+        written: str | None = None,
+    ) -> str:
         """Return what to type next: a command, or with a written plan the line of Python that runs it.
 
         Where nothing was found that may be there, it is the same with more time; where that was long, or it is proved
@@ -237,11 +258,14 @@ class Fit(Shown):
             Where it was captured.
         chunk : str, optional
             In what pieces.
+        assume : str, optional
+            What was to be assumed.
         written : str, optional
             The folder that the answer was written to.
         """
         where = [] if device == "meta" else ["--device", device]
         where += [] if chunk is None else ["--chunk", chunk]
+        where += [] if assume is None else ["--assume", assume]
         command = ["gpumem", "fit", workload, *where, "--machine", self.machine.name]
         sized = [] if self.batch is None else ["--batch", str(self.batch)]
         bound = [] if self.overhead is None else ["--overhead", f"{self.overhead * 100:g}%"]

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from gpumem.torch import WorkloadError, capture, load
+from gpumem.torch import WorkloadError, capture, load, record
 from gpumem.torch.capture import autocast
 from tests.pytorch.fakes import Log, Seen, faked, on_meta
 
@@ -308,6 +308,10 @@ def test_a_scaler_scales_and_steps() -> None:
 
         return step
 
-    names = capture(make).ops.name
+    found = record(make)
+    names = found.trace.ops.name
+    assert [(one.asked, one.answer) for one in found.assumptions] == [
+        ("the value of _amp_foreach_non_finite_check_and_unscale_.default", "0.0")
+    ]
     for op in ("_amp_foreach_non_finite_check_and_unscale_", "_foreach_addcdiv_", "_amp_update_scale_", "addmm"):
         assert any(name.startswith(op) for name in names), op

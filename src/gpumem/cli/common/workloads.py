@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpumem.torch.step.workload import Make
 
 DEVICES = ("meta", "cpu", "cuda")
+ASSUME = ("balanced", "worst", "none")
 WORKLOAD = "a Python file and in it make(batch=...), which builds a model and returns the step that trains it"
 
 
@@ -31,6 +32,15 @@ def add_chunk(p: Group) -> None:
     """Add in what pieces an optimizer's calls run."""
     told = "split calls on all tensors of an optimizer into ops that touch at most so much: bytes, KiB/MiB/GiB"
     p.add_argument("--chunk", metavar="SIZE", help=told)
+
+
+def add_assume(p: Group) -> None:
+    """Add what to assume of values that nobody knows without running, one of `ASSUME`."""
+    told = (
+        "of sizes that depend on what the net computes: each class as often and half of each mask, or all the same "
+        "class and all of each mask; none: assume nothing, and refuse a step that asks for a value that is not known"
+    )
+    p.add_argument("--assume", metavar="balanced|worst|none", help=told)
 
 
 @contextmanager

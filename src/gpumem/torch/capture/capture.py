@@ -19,6 +19,7 @@ from gpumem.torch.step.refusals import alone, refusing, uncompiled
 from gpumem.torch.step.step_context import Scene
 from gpumem.torch.step.timing import stopwatch
 from gpumem.torch.step.workload import Make, Step, WorkloadError, blamed, made, name_of
+from gpumem.torch.values.assumed import told
 from gpumem.trace import Trace
 
 DEVICES = ("meta", "cpu", "cuda")
@@ -33,6 +34,7 @@ def capture(
     iterations: int = 2,
     warmup: int = 1,
     chunk: int | str | None = None,
+    assume: str | None = None,
     name: str = "",
 ) -> Trace:
     """Record a training step; return its last iteration.
@@ -54,6 +56,11 @@ def capture(
         Bytes, or a text such as `"64MiB"`: calls on all tensors of an optimizer (`_foreach_*`, `_fused_*`) run, and are
         recorded, as ops that touch at most so much each, or one parameter's tensors; see `foreach_chunks.pieces`. Every
         bit comes out as unsplit. A plan for such a trace is one for steps that run split in the same way.
+    assume : str, optional
+        On `meta`, of sizes that follow from what the net computes (which expert takes a token, which boxes are kept):
+        `balanced`, each class as often and half of each mask; `worst`, all the same class and all of each mask. `none`:
+        nothing is assumed at all, and whoever asks for a value that nobody knows is refused. Left out, sizes are
+        refused, and a number of which nothing is known is taken to be 1.
     name : str
         Of the trace; by default that of `make`.
 
@@ -72,7 +79,7 @@ def capture(
     Warns
     -----
     UserWarning
-        What a reader of the trace should know; see `Captured.notes`.
+        What a reader of the trace should know; see `Captured.notes` and `Captured.assumptions`.
 
     Notes
     -----
@@ -107,8 +114,10 @@ def capture(
     >>> trace.ops.name[:3]
     ('randn.default', 'addmm.default', 'sum.default')
     """
-    captured = record(make, device, batch=batch, iterations=iterations, warmup=warmup, chunk=chunk, name=name)
-    for note in captured.notes:
+    captured = record(
+        make, device, batch=batch, iterations=iterations, warmup=warmup, chunk=chunk, assume=assume, name=name
+    )
+    for note in (*captured.notes, *told(captured.assumptions)):
         warnings.warn(f"{captured.trace.name}: {note}", stacklevel=3)
     return captured.trace
 
@@ -122,6 +131,7 @@ def record(
     iterations: int = 2,
     warmup: int = 1,
     chunk: int | str | None = None,
+    assume: str | None = None,
     name: str = "",
 ) -> Captured:
     """Record a training step as `capture` does; return all iterations, and what is to be said of them."""
@@ -132,22 +142,22 @@ def record(
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", samples, 1)):
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")
-    with alone(CaptureMode.alone), _world(device, in_bytes(chunk)) as mode:
+    with alone(CaptureMode.alone), _world(device, in_bytes(chunk), assume) as mode:
         with mode:
             step = made(make, device, batch)
         bounds = [_iteration(mode, step, k) for k in range(warmup + iterations)]
-        return cut(mode.recorder, bounds, name or name_of(make), iterations > 1)
+        return cut(mode.recorder, bounds, name or name_of(make), iterations > 1, mode.assumptions.found)
 
 
 @contextmanager
-def _world(device: str, chunk: int | None) -> Iterator[CaptureMode]:
+def _world(device: str, chunk: int | None, assume: str | None) -> Iterator[CaptureMode]:
     """What a step runs in, and who watches it: the device, hooks, no garbage collection in the middle."""
-    mode = CaptureMode(device, Scene(), stopwatch(device), chunk)
+    mode = CaptureMode(device, Scene(), stopwatch(device), chunk, assume)
     with ExitStack() as world:
         if device == "meta":
             world.enter_context(as_cuda())
         if device != "cpu":
-            world.enter_context(elsewhere(device, mode.scene))
+            world.enter_context(elsewhere(device, mode.scene, mode.values))
         world.enter_context(refusing())
         world.enter_context(mode.scene.followed())
         if gc.isenabled():

@@ -6,7 +6,6 @@ import traceback
 from typing import Any
 
 from gpumem.torch.capture.op_recorder import OpRecorder
-from gpumem.torch.internals import torch
 from gpumem.torch.step.op_mode import OpMode
 from gpumem.torch.step.ops import Call
 from gpumem.torch.step.refusals import without_values
@@ -14,11 +13,9 @@ from gpumem.torch.step.step_context import Scene
 from gpumem.torch.step.storages import Storages
 from gpumem.torch.step.timing import Timed
 from gpumem.torch.step.workload import line_of
-
-aten = torch.ops.aten
-FINITE = "_amp_foreach_non_finite_check_and_unscale_.default"  # a scaler asks: are gradients not finite?
-# what is asked of these is whether all is well; of others, whether it is not
-TRUE = frozenset({"all", "isfinite", "_is_all_true"})
+from gpumem.torch.values.answers import Answers
+from gpumem.torch.values.assumed import Assumptions
+from gpumem.torch.values.known_values import META, KnownValues
 
 
 class CaptureMode(OpMode):
@@ -34,47 +31,51 @@ class CaptureMode(OpMode):
         Runs the ops that are recorded, and says at the end of an iteration how long they took.
     chunk : int, optional
         Calls on lists of tensors are split into ops that touch at most so many bytes each, see `pieces`.
+    assume : str, optional
+        See `Assumptions`.
     """
 
     alone = "a capture"
 
-    def __init__(self, device: str, scene: Scene, timed: Timed | None = None, chunk: int | None = None) -> None:
+    def __init__(
+        self,
+        device: str,
+        scene: Scene,
+        timed: Timed | None = None,
+        chunk: int | None = None,
+        assume: str | None = None,
+    ) -> None:
         super().__init__(device, chunk)
         self.scene = scene
         storages = Storages()
         self.recorder = OpRecorder(storages, device, scene, timed)
         storages.buried = self.recorder.buried
+        self.assumptions = Assumptions(assume)
+        self.values = KnownValues(storages) if device == META else None
+        self.answers = None if self.values is None else Answers(self.values, self.assumptions, self._place)
 
     def op(self, call: Call) -> Any:
         """Run an op of the device and write it down; return what it returns."""
         self.recorder.before(call)
-        asked = call.kind.blocks and self.device == "meta"
-        call.result = self._answer(call.name, call.args[0]) if asked else self._do(call)
+        call.result = self._do(call) if self.answers is None else self._without(call, self.answers)
         self.recorder.after(call)
+        if self.answers is not None:
+            self.answers.follow(call)
         return call.result
 
     def _do(self, call: Call) -> Any:
         func, args, kwargs, timed = call.func, call.args, call.kwargs, self.recorder.timed
-        if self.device != "meta":
-            return timed(func, args, kwargs) if timed and self.recorder.recording else func(*args, **kwargs)
-        if func is aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
-            self._asks("a copy on the host")
-            return torch.zeros_like(args[0], dtype=kwargs.get("dtype"), device="cpu")
-        if func is aten.copy_.default and args[0].device.type == "cpu":
-            self._asks("a copy on the host")
-            return args[0].zero_()
-        return without_values(func, args, kwargs, self.scene.module or "the step")
+        return timed(func, args, kwargs) if timed and self.recorder.recording else func(*args, **kwargs)
 
-    def _answer(self, name: str, asked: torch.Tensor) -> Any:
-        """Answer what would need values: nothing is known of them here, so all is well, and numbers are 0."""
-        source = self.recorder.source.get(self.recorder.block_of(asked), "")
-        if source == FINITE:
-            return 0.0
-        self._asks(source or name)
-        if name.startswith("equal") or asked.dtype == torch.bool:
-            return source.partition(".")[0] in TRUE
-        return 0j if asked.dtype.is_complex else 0.0 if asked.dtype.is_floating_point else 0
+    def _without(self, call: Call, answers: Answers) -> Any:
+        """Run an op on tensors that have no values; what it tells the host is what is known of them, or assumed."""
+        found = answers.answer(call)
+        return found if found is not None else without_values(call.func, call.args, call.kwargs, self._module)
 
-    def _asks(self, what: str) -> None:
-        place = line_of(traceback.extract_stack())
-        self.recorder.asked[f"{what} in {self.scene.module or 'the step'}" + (f", {place}" if place else "")] = None
+    @property
+    def _module(self) -> str:
+        return self.scene.module or "the step"
+
+    def _place(self) -> str:
+        line = line_of(traceback.extract_stack())
+        return f"{self._module}, {line}" if line else self._module

@@ -13,6 +13,7 @@ from gpumem.base.units import human
 from gpumem.torch.capture.op_recorder import OpRecorder
 from gpumem.torch.step.step_context import ARRIVAL, BACKWARD, OPTIMIZER
 from gpumem.torch.step.workload import WorkloadError
+from gpumem.torch.values.assumed import Assumption
 from gpumem.trace import I64, Csr, Trace, first
 from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, INPUT, OPT_TEMP, OTHER, TEMP
 from gpumem.trace.record.recording import BEFORE, NEVER, Recording
@@ -100,7 +101,9 @@ class Captured(Shown):
     kept : int
         Bytes that each iteration leaves behind (losses in a list, still tensors); in the trace they end with it.
     notes : tuple of str
-        What a reader of the trace should know: values that were asked for where there are none, resized storages.
+        What a reader of the trace should know: what is kept for good, resized storages.
+    assumptions : tuple of Assumption
+        What the step asked of values that nobody knows without running, and what it was answered.
     """
 
     trace: Trace
@@ -109,12 +112,19 @@ class Captured(Shown):
     phases: tuple[str, ...]
     kept: int
     notes: tuple[str, ...]
+    assumptions: tuple[Assumption, ...] = ()
 
     def _facts(self) -> Facts:
         return {"": self.trace.name, "ops": self.trace.n, "iterations": len(self.bounds), "kept": human(self.kept)}
 
 
-def cut(recorder: OpRecorder, bounds: list[tuple[int, int]], name: str, alike: bool = True) -> Captured:
+def cut(
+    recorder: OpRecorder,
+    bounds: list[tuple[int, int]],
+    name: str,
+    alike: bool = True,
+    assumptions: tuple[Assumption, ...] = (),
+) -> Captured:
     """Turn what was watched into a recording, and its last iteration into a trace; see to it that two are `alike`."""
     recorder.storages.bury()
     made = recorder.recorder.recording()
@@ -135,9 +145,8 @@ def cut(recorder: OpRecorder, bounds: list[tuple[int, int]], name: str, alike: b
         trace = recording.iteration(lo, hi, name=name)
     except ValueError as error:
         raise WorkloadError(f"iteration {len(bounds) - 1} cannot be cut out: {error}; {ALIKE}") from error
-    return Captured(
-        trace, recording, tuple(bounds), tuple(recorder.phase), each, _notes(recorder, each, len(bounds) > 1)
-    )
+    notes = _notes(recorder, each, len(bounds) > 1)
+    return Captured(trace, recording, tuple(bounds), tuple(recorder.phase), each, notes, assumptions)
 
 
 def _kept(
@@ -211,11 +220,6 @@ def _notes(recorder: OpRecorder, kept: int, several: bool) -> tuple[str, ...]:
     if kept:
         each, what = ("each", "tensors in a list") if several else ("the first", "an optimizer's state")
         notes.append(f"{each} iteration keeps {human(kept)} for good ({what}?); in the trace they end with it")
-    if recorder.asked:
-        where = "; ".join([*recorder.asked][:3])
-        notes.append(
-            f"values were asked for ({where}), the meta device has none: the answer was 0, or that all is well"
-        )
     if recorder.resized:
         notes.append(
             f"storages were resized by {', '.join(dict.fromkeys(recorder.resized))}: each size is a buffer of its own"

@@ -140,7 +140,10 @@ def as_cuda() -> Iterator[None]:
         library.impl("scaled_dot_product_attention", attention, "AutogradMeta")
         library.impl("softmax.int", partial(_softmax, aten._softmax, aten.softmax.int), "AutogradMeta")
         library.impl("log_softmax.int", partial(_softmax, aten._log_softmax, aten.log_softmax.int), "AutogradMeta")
+        library.impl("one_hot", _one_hot, "AutogradMeta")
         unguarded(library, "_fused_rms_norm", "Meta", _rms_norm)  # elsewhere than on a GPU it decomposes
+        for name in ("_ctc_loss_backward", "_ctc_loss_backward.Tensor"):
+            library.impl(name, _ctc_loss_backward, "Meta")
         for name in FUSED:
             if _known(name) and not has_kernel(f"aten::{name}", "Meta"):
                 library.impl(name, lambda *args, **kwargs: None, "Meta")
@@ -300,6 +303,16 @@ def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if p == 1:
         return x * x.new_zeros(())
     return aten.native_dropout(x, p, train)[0]
+
+
+def _one_hot(x: torch.Tensor, classes: int = -1) -> torch.Tensor:
+    if classes == -1:
+        classes = int(x.max().item()) + 1
+    return torch.zeros([*x.shape, classes], dtype=x.dtype, device=x.device).scatter_(-1, x.unsqueeze(-1), 1)
+
+
+def _ctc_loss_backward(grad: torch.Tensor, log_probs: torch.Tensor, *others: Any, **more: Any) -> torch.Tensor:
+    return torch.empty_like(log_probs, memory_format=torch.contiguous_format)
 
 
 def _softmax(op: Any, whole: Any, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:

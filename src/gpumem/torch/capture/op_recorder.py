@@ -73,8 +73,6 @@ class OpRecorder:
         self.roles: dict[int, tuple[str, str]] = {}  # of blocks of which more is known: kind and name
         self.phase: list[str] = []  # of each op
         self.node: dict[int, int] = {}  # of a block: the backward node whose evaluation wrote it last
-        self.source: dict[int, str] = {}  # of a block of one value on `meta`: the op that wrote it
-        self.asked: dict[str, None] = {}  # where values were asked for that the device has not
         self.resized: list[str] = []
         self.unknown: dict[str, None] = {}  # ops whose formula for flops fails
         self.ns: list[int] = []  # of each op, where measured
@@ -198,8 +196,6 @@ class OpRecorder:
         name, reads, writes, moved, kind = begun.name, begun.reads, begun.writes, begun.moved, call.kind
         for block in writes:
             self.node[block] = here
-            if self.device == "meta" and self.size[block] <= 8:
-                self.source[block] = name
         if not self.recording:
             return
         if name == "ones_like.default" and seeds_gradients():

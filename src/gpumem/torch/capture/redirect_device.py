@@ -7,16 +7,18 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from gpumem.torch.internals import TorchFunctionMode, device_constructors, torch
+from gpumem.torch.internals import TorchFunctionMode, device_constructors, quietly, torch
 from gpumem.torch.internals.redirected import BACKWARD, DRAWN, LOADED, original, redirected
 from gpumem.torch.step.step_context import Scene
 from gpumem.torch.step.workload import WorkloadError
+from gpumem.torch.values.known import is_small
+from gpumem.torch.values.known_values import KnownValues
 
 
 @contextmanager
-def elsewhere(device: str, scene: Scene) -> Iterator[None]:
+def elsewhere(device: str, scene: Scene, values: KnownValues | None = None) -> Iterator[None]:
     """Let a step run on a device; what loaders draw by chance, indices and seeds, stays on the host as always."""
-    mode = Elsewhere(device, scene)
+    mode = Elsewhere(device, scene, values)
     stand_ins = {
         **{name: mode.hosted(original(name)) for name in DRAWN},
         "torch.set_default_device": lambda device: None,
@@ -40,14 +42,18 @@ def _in_this_process(begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return called
 
 
+FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
+
+
 class Elsewhere(TorchFunctionMode):
     """As `with torch.device(...)`, but `cuda` means that device too, and optimizers keep their counters on the host.
 
     (They do so on a GPU: a default device is what no training script sets, tensors are sent there one by one.)
     """
 
-    def __init__(self, device: str, scene: Scene) -> None:
+    def __init__(self, device: str, scene: Scene, values: KnownValues | None = None) -> None:
         super().__init__()
+        self.values = values  # what is known of tensors, where they have no values
         self.device, self.scene = torch.device(device), scene
         self.index: int | None = None  # of the GPU that the step names
         self.on_host = False
@@ -65,6 +71,9 @@ class Elsewhere(TorchFunctionMode):
             args = (args[0], torch.device("cuda", args[1]), *args[2:])
         args = tuple(self._meant(x) for x in args)
         kwargs = {name: self._meant(x) for name, x in kwargs.items()}
+        if func is torch.Tensor.__setitem__ and self.device.type == "meta" and isinstance(args[2], (bool, int, float)):
+            with quietly():  # as on a GPU, where the number is on the host; without a device it would be a tensor there
+                args = (*args[:2], torch.tensor(args[2], dtype=args[0].dtype, device="cpu"))
         if self.device.type == "meta":  # the host's memory is the host's, pinned or not
             if func is torch.Tensor.pin_memory:
                 return args[0]
@@ -73,7 +82,18 @@ class Elsewhere(TorchFunctionMode):
             kwargs.pop("pin_memory", None)
         if kwargs.get("device") is None and func in device_constructors():
             kwargs["device"] = self.device
-        return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        if self.values is not None and func in FROM_DATA and isinstance(made, torch.Tensor) and made.is_meta:
+            self._given(made, args, kwargs)
+        return made
+
+    def _given(self, made: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note what a tensor holds that was made of numbers: PyTorch makes it without telling a mode."""
+        data = next((x for x in args if not isinstance(x, torch.Tensor)), kwargs.get("data"))
+        assert self.values is not None
+        if is_small(made) and not isinstance(data, torch.Tensor):
+            with quietly():
+                self.values.given(made, torch.tensor(data, dtype=made.dtype, device="cpu"))
 
     def hosted(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Let what a function makes be on the host."""

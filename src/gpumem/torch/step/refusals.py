@@ -121,8 +121,8 @@ def without_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], wh
     try:
         return func(*args, **kwargs)
     except NotImplementedError as error:
-        why = "what it makes depends on values" if _depends(func) else "PyTorch cannot run it without values"
-        raise WorkloadError(f"{name} in {where}: {why}, and meta tensors have none; record on device='cpu'") from error
+        why = "PyTorch cannot run it without values, and meta tensors have none; record on device='cpu'"
+        raise WorkloadError(f"{name} in {where}: {why}") from error
     except RuntimeError as error:
         if "is not on the expected device" not in str(error):
             raise
@@ -132,11 +132,6 @@ def without_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], wh
             f"{name} in {where}: {which} is on the host, others are on the device; "
             "move it with .to(device), where device is an argument of make"
         ) from error
-
-
-def _depends(func: Any) -> bool:
-    tags = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
-    return any(tag in func.tags for tag in tags) or func.overloadpacket is torch.ops.aten.index
 
 
 def _flat(values: Sequence[Any]) -> Iterator[torch.Tensor]:

@@ -28,6 +28,8 @@ class Cell(Movable):
 
     recording = 0
     block = NOTHING
+    values: Any = None  # what is known of its bytes, where it has none, and by which op: see `gpumem.torch.values`
+    source = ""
 
     ref: weakref.ref[torch.UntypedStorage]
 

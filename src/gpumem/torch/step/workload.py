@@ -75,7 +75,7 @@ def blamed(what: str) -> Iterator[None]:
 
 def line_of(frames: Iterable[traceback.FrameSummary]) -> str:
     """Where of some frames the user's own code was last; nothing where it was not."""
-    others = [str(Path(__file__).parents[1]), "site-packages", "<", sysconfig.get_paths()["stdlib"]]
+    others = [str(Path(__file__).parents[2]), "site-packages", "<", sysconfig.get_paths()["stdlib"]]
     if "torch" in sys.modules:  # wherever it was installed to
         others.append(str(Path(str(sys.modules["torch"].__file__)).parent))
     own = [f for f in frames if not any(other in f.filename for other in others)]

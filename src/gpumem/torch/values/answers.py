@@ -1,0 +1,79 @@
+"""What the host is told where it asks for values: what is known, and else what is assumed, which is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpumem.torch.internals import torch
+from gpumem.torch.step.ops import Call
+from gpumem.torch.values.assumed import Assumptions
+from gpumem.torch.values.known import is_number
+from gpumem.torch.values.known_values import HOST, KnownValues
+from gpumem.torch.values.sizes import Sizes, depends
+
+aten = torch.ops.aten
+NUMBER = 1.0  # what a number is taken for of which nothing is known: finite and positive, as a loss is
+
+
+class Answers:
+    """Answers questions about values.
+
+    Parameters
+    ----------
+    values : KnownValues
+    assumptions : Assumptions
+        Where answers are written down that do not follow from the program alone.
+    place : callable
+        Says where the program asks.
+    """
+
+    def __init__(self, values: KnownValues, assumptions: Assumptions, place: Callable[[], str]) -> None:
+        self.values, self.assumptions, self.place = values, assumptions, place
+        self.sizes = Sizes(values, assumptions, place)
+
+    def answer(self, call: Call) -> Any:
+        """Return what an op tells the host, or makes of a size that depends on values; None of any other op."""
+        func, args, kwargs = call.func, call.args, call.kwargs
+        if func is aten._local_scalar_dense.default:
+            return self._on_host(args[0], f"the value of {self.values.source(args[0]) or 'a tensor'}").item()
+        if func is aten.equal.default:
+            return self._equal(args[0], args[1])
+        if func is aten._to_copy.default and kwargs.get("device") == HOST:
+            dtype = kwargs.get("dtype") or args[0].dtype
+            return self._on_host(args[0], "a copy on the host").to(dtype, copy=True).contiguous()
+        if func is aten.copy_.default and args[0].device == HOST:
+            return args[0].copy_(self._on_host(args[1], "a copy on the host"))
+        return self.sizes.made(call) if depends(call) else None
+
+    def follow(self, call: Call) -> None:
+        """Note what is known once an op has run."""
+        self.values.follow(call)
+        self.sizes.choose(call)
+
+    def _on_host(self, x: torch.Tensor, asked: str) -> torch.Tensor:
+        """Return a tensor of the host as large as `x`: its values, or what is assumed of them."""
+        found = self.values.read(x)
+        if found is not None and self.values.sure(x):
+            return found
+        if found is None:
+            found = torch.full((), NUMBER if is_number(x.dtype) else 0, dtype=x.dtype, device=HOST).expand(x.size())
+        told = f"{found.reshape(-1)[0].item()}" + (" each" if x.numel() > 1 else "") if x.numel() else "nothing"
+        self.assumptions.note(self.place(), asked, told)
+        return found
+
+    def _equal(self, x: torch.Tensor, y: torch.Tensor) -> bool:
+        """Whether two tensors are the same; of what nobody knows, whether they are one."""
+        if x.size() != y.size():
+            return False
+        mine, others = self.values.read(x), self.values.read(y)
+        known = mine is not None and others is not None
+        same = bool(torch.equal(mine, others)) if known else _is_same(x, y)
+        if not (known and self.values.sure(x) and self.values.sure(y)) and not _is_same(x, y):
+            self.assumptions.note(self.place(), "whether two tensors are equal", same)
+        return same
+
+
+def _is_same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    alike = (x.storage_offset(), x.size(), x.stride()) == (y.storage_offset(), y.size(), y.stride())
+    return alike and x.untyped_storage()._cdata == y.untyped_storage()._cdata

@@ -1,0 +1,70 @@
+"""What is known of a storage without bytes, and how a tensor over it looks on the host.
+
+Either all of its bytes, in a storage of the host as large as itself, so that views of one are views of the other; or
+one number that all elements are, of whatever size. Where an element follows from something that nobody knows, and that
+was taken to be a number, both are `assumed`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpumem.torch.internals import torch
+
+# Bytes up to which a storage has its own beside it. Of numbers: tables and scalars, for which programs ask. Of whole
+# numbers: masks and lengths too, as large as a batch, of 256 sequences of 1,024 at 8 bytes each. Not tuned.
+NUMBERS, WHOLE = 64 * 2**10, 2 * 2**20
+ALL = 64 * 2**20  # of all storages together
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """What is known of a storage: its `bytes`, or the number that `each` element is (of no dimension)."""
+
+    bytes: torch.UntypedStorage | None
+    each: torch.Tensor | None
+    assumed: bool
+
+
+def is_number(dtype: torch.dtype) -> bool:
+    """Whether a type is not of whole numbers."""
+    return bool(dtype.is_floating_point or dtype.is_complex)
+
+
+def fits(x: torch.Tensor) -> bool:
+    """Whether a tensor is small enough to be computed with."""
+    return bool(x.numel() * x.itemsize <= (NUMBERS if is_number(x.dtype) else WHOLE))
+
+
+def is_small(x: torch.Tensor) -> bool:
+    """Whether a tensor, and the storage that it is a view of, may have its bytes on the host."""
+    size = int(x.untyped_storage().nbytes())
+    return fits(x) and size <= (NUMBERS if is_number(x.dtype) else WHOLE)
+
+
+def covers(x: torch.Tensor) -> bool:
+    """Whether a tensor is all of its storage."""
+    dense = torch.ops.aten.is_non_overlapping_and_dense(x)
+    return bool(dense and x.numel() * x.itemsize == x.untyped_storage().nbytes())
+
+
+def beside(x: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return a tensor of the host, over a storage there, as `x` lies over its own."""
+    made = torch.empty(0, dtype=x.dtype, device="cpu")
+    made.set_(storage, x.storage_offset(), x.size(), x.stride())
+    if x.is_conj():
+        made = made.conj()
+    return made._neg_view() if x.is_neg() else made
+
+
+def unit(x: torch.Tensor, each: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the host with one element, and as many dimensions as `x`: types are promoted as of `x`."""
+    return each.to(x.dtype, copy=True).reshape([1] * x.dim())
+
+
+def each_of(host: torch.Tensor) -> torch.Tensor | None:
+    """The number that all elements of a tensor are, of no dimension; None where they differ."""
+    if not host.numel():
+        return None
+    first = host.reshape(-1)[0]
+    return first.clone() if host.numel() == 1 or bool((host == first).all()) else None
