@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpumem.torch.capture.op_recorder import OpRecorder
+from gpumem.torch.internals import no_function_modes
 from gpumem.torch.step.op_mode import OpMode
 from gpumem.torch.step.ops import Call
 from gpumem.torch.step.refusals import without_values
@@ -53,6 +55,12 @@ class CaptureMode(OpMode):
         self.assumptions = Assumptions(assume)
         self.values = KnownValues(storages) if device == META else None
         self.answers = None if self.values is None else Answers(self.values, self.assumptions, self._place)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        with no_function_modes():  # or the mode that chooses the device is asked whenever we ask a tensor for its size
+            return super().__torch_dispatch__(func, types, args, kwargs)
 
     def op(self, call: Call) -> Any:
         """Run an op of the device and write it down; return what it returns."""

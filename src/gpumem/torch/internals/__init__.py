@@ -40,6 +40,7 @@ C: Any = torch._C
 pytree, device_constructors = _pytree, _device._device_constructors
 
 # Modes: of ops, innermost last.
+no_function_modes = C.DisableTorchFunction
 no_modes, mode_stack = _python_dispatch._disable_current_modes, _python_dispatch._get_current_dispatch_mode_stack
 pop_mode, push_mode = _python_dispatch._pop_mode, _python_dispatch._push_mode
 
@@ -128,7 +129,7 @@ def hollow(size: int, device: torch.device) -> torch.UntypedStorage:
 @contextmanager
 def quietly(gradients: bool = False) -> Iterator[None]:
     """Run ops of our own, which no mode of the user's is to see; some do more where gradients are enabled."""
-    with C.DisableTorchFunction(), torch.set_grad_enabled(gradients):
+    with no_function_modes(), torch.set_grad_enabled(gradients):
         if C._len_torch_dispatch_stack():
             with no_modes():
                 yield
