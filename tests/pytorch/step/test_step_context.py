@@ -225,14 +225,6 @@ def test_what_a_formula_does_out_of_place_stays_so() -> None:
     assert "add.Tensor" in names and "add_.Tensor" not in names
 
 
-def test_without_values_all_is_well() -> None:
-    def step() -> None:
-        loss = torch.ones(4)
-        assert torch.isfinite(loss).all() and not torch.isnan(loss).any()
-
-    assert "values were asked for" in record(lambda: step).notes[0]
-
-
 def test_one_thread_records_at_a_time() -> None:
     told: list[str] = []
 

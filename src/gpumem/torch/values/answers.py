@@ -8,8 +8,9 @@ from typing import Any
 from gpumem.torch.internals import torch
 from gpumem.torch.step.ops import Call
 from gpumem.torch.values.assumed import Assumptions
+from gpumem.torch.values.host_call import HOST
 from gpumem.torch.values.known import is_number
-from gpumem.torch.values.known_values import HOST, KnownValues
+from gpumem.torch.values.known_values import KnownValues
 from gpumem.torch.values.sizes import Sizes, depends
 
 aten = torch.ops.aten

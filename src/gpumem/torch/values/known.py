@@ -1,13 +1,13 @@
 """What is known of a storage without bytes, and how a tensor over it looks on the host.
 
 Either all of its bytes, in a storage of the host as large as itself, so that views of one are views of the other; or
-one number that all elements are, of whatever size. Where an element follows from something that nobody knows, and that
-was taken to be a number, both are `assumed`.
+one number that all elements are, of whatever size.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from gpumem.torch.internals import torch
 
@@ -17,13 +17,19 @@ NUMBERS, WHOLE = 64 * 2**10, 2 * 2**20
 ALL = 64 * 2**20  # of all storages together
 
 
+class Doubt(IntEnum):
+    """Whether values follow from the program alone; or from what was told to be assumed; or what is simply supposed."""
+
+    NONE, TOLD, SUPPOSED = range(3)
+
+
 @dataclass(slots=True, eq=False)
 class Known:
     """What is known of a storage: its `bytes`, or the number that `each` element is (of no dimension)."""
 
     bytes: torch.UntypedStorage | None
     each: torch.Tensor | None
-    assumed: bool
+    doubt: Doubt = Doubt.NONE
 
 
 def is_number(dtype: torch.dtype) -> bool:

@@ -9,8 +9,9 @@ from gpumem.torch.internals import quietly, torch
 from gpumem.torch.step.ops import Call, tensors
 from gpumem.torch.step.workload import WorkloadError
 from gpumem.torch.values.assumed import BALANCED, TELL, Assumptions
-from gpumem.torch.values.known import is_number
-from gpumem.torch.values.known_values import HOST, META, KnownValues, mapped
+from gpumem.torch.values.host_call import HOST, META, mapped
+from gpumem.torch.values.known import Doubt, is_number
+from gpumem.torch.values.known_values import KnownValues
 
 aten = torch.ops.aten
 MASKS = (torch.bool, torch.uint8)
@@ -107,7 +108,7 @@ class Sizes:
         dim = given.get("dim", None if call.func.overloadpacket in WHOLE else -1)
         with quietly():
             chosen = _chosen(call.args[0], made[place], dim, self.assumptions.sizes == BALANCED)
-            self.values.given(made[place], chosen, assumed=True)
+            self.values.given(made[place], chosen, Doubt.TOLD)
 
     def _host(self, call: Call, x: torch.Tensor) -> torch.Tensor:
         """Return an operand on the host that says how large a result is."""
@@ -117,7 +118,7 @@ class Sizes:
         if not self.assumptions.sizes:
             why = f"how many it finds depends on what the net computes; {TELL}"
             raise WorkloadError(f"{call.name} in {self.place()}: {why}")
-        if found is None or not self.values.differs(x):
+        if found is None or self.values.doubt(x) is Doubt.SUPPOSED:
             found = self._supposed(call, x)
         self.assumptions.note(self.place(), f"how many {call.name} finds", self.assumptions.sizes)
         return found
@@ -145,5 +146,8 @@ def _chosen(of: torch.Tensor, made: torch.Tensor, dim: int | None, balanced: boo
 def _without(found: Any) -> Any:
     """What an op of the host returned, without values."""
     if isinstance(found, torch.Tensor):
-        return torch.empty_strided(found.size(), found.stride(), dtype=found.dtype, device=META)
+        size = found.untyped_storage().nbytes()  # more than it needs, where a kernel began with as many as there may be
+        storage = torch.empty(size, dtype=torch.uint8, device=META).untyped_storage()
+        made = torch.empty(0, dtype=found.dtype, device=META)
+        return made.set_(storage, 0, found.size(), found.stride())
     return type(found)(map(_without, found)) if isinstance(found, (list, tuple)) else found

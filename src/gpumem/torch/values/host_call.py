@@ -1,0 +1,161 @@
+"""An op of a capture, called on the host with what is known of its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gpumem.torch.internals import torch
+from gpumem.torch.step.ops import Call, tensors
+from gpumem.torch.values.known import Doubt, Known, beside, covers, fits, is_number, is_small, unit
+from gpumem.torch.values.ops import PICKS, SIZE, SUMS, is_elementwise
+
+if TYPE_CHECKING:
+    from gpumem.torch.values.known_values import KnownValues
+
+META = "meta"
+HOST = torch.device("cpu")
+STEP = (
+    1 / 64
+)  # between the numbers that unknown tensors of a call are supposed to be: no two are equal, in bfloat16 too
+FAILS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)  # what a call on the host may raise
+_GENERATOR = torch.Generator  # another class stands in for it while a step is captured
+Host: TypeAlias = torch.Tensor
+
+
+class HostCall:
+    """A call, and what it makes on the host.
+
+    Parameters
+    ----------
+    values : KnownValues
+        What is known of its operands, and becomes known of its results.
+    call : Call
+        That has run.
+    fresh : list of Tensor
+        What it made, but for what it wrote.
+    """
+
+    def __init__(self, values: KnownValues, call: Call, fresh: list[torch.Tensor]) -> None:
+        self.values, self.call, self.fresh = values, call, fresh
+        self.doubt = max(map(values.doubt, call.read), default=Doubt.NONE)
+        self.numbers = self._numbers()
+        self.mine: dict[int, Host] = {}  # operands on the host, by those that they stand for
+
+    def run(self) -> None:
+        """Compute all elements, or where that is too much the one that all are; one of `FAILS` where neither does."""
+        if all(map(fits, self.call.operands)) and all(map(is_small, (*self.fresh, *self.call.written))):
+            self._whole()
+        elif self.call.func.overloadpacket in PICKS:
+            table = self.call.operands[0]
+            self.values.keep_each(self.fresh[0], _there(self.values.each(table)), self.values.doubt(table))
+        elif not self.call.kind.rng and (is_elementwise(self.call.func) or self.call.func.overloadpacket in SUMS):
+            self._of_one()
+        else:
+            raise ValueError("too large")
+
+    def _numbers(self) -> dict[int, float]:
+        """What operands are supposed to be of which nothing is known; the same where the storage is."""
+        found, place = dict[int, float](), dict[int, float]()
+        for x in self.call.operands:
+            if is_number(x.dtype):
+                found[id(x)] = place.setdefault(x.untyped_storage()._cdata, 1 + STEP * len(place))
+            elif self.values.known(x) is None and x.numel() and any(x is y for y in self.call.read):
+                raise ValueError("whole numbers that nobody knows")
+            else:
+                found[id(x)] = 0
+        return found
+
+    def _whole(self) -> None:
+        """Compute all elements."""
+        keys = [x.untyped_storage()._cdata for x in self.call.operands]
+
+        def host(x: torch.Tensor) -> Host:
+            if any(x is y for y in self.call.written):
+                alone = keys.count(x.untyped_storage()._cdata) == 1  # and not copied onto itself
+                return self._writable(x, overwritten=self.call.kind.overwrites and alone and covers(x))
+            found = self.values.read(x)
+            return torch.full((), self.numbers[id(x)], dtype=x.dtype).expand(x.size()) if found is None else found
+
+        for x, y in zip(self.fresh, self._called(host), strict=True):
+            self.values.keep(x, y, self.doubt)
+
+    def _of_one(self) -> None:
+        """Compute one element of results that are one number over and over."""
+        sums = self.call.func.overloadpacket in SUMS
+
+        def host(x: torch.Tensor) -> Host:
+            each = self.values.each(x)
+            if each is None and self.values.known(x) is not None and any(x is y for y in self.call.read):
+                raise ValueError("elements differ")
+            return unit(x, torch.full((), self.numbers[id(x)], dtype=x.dtype) if each is None else each)
+
+        for x, y in zip(self.fresh, self._called(host, alone=True), strict=True):
+            times = self.call.operands[0].numel() // max(x.numel(), 1) if sums else 1
+            self.values.keep_each(x, y.reshape(-1)[0] * times, self.doubt)
+        for x in self.call.written:
+            self.values.keep_each(x, self.mine[id(x)].reshape(()), self.doubt)
+
+    def _called(self, host: Callable[[torch.Tensor], Host], *, alone: bool = False) -> list[Host]:
+        """What the op makes on the host; where one element stands `alone` for all, so do sizes that it is given."""
+
+        def mapped_once(x: torch.Tensor) -> Host:
+            if id(x) not in self.mine:
+                self.mine[id(x)] = host(x)
+            return self.mine[id(x)]
+
+        call, names = self.call, [a.name for a in self.call.func._schema.arguments]
+        given = {**dict(zip(names, call.args)), **call.kwargs}
+        if alone and SIZE in given:
+            given[SIZE] = [1] * len(given[SIZE])
+        kwargs = {name: mapped(x, mapped_once) for name, x in given.items() if name != "pin_memory"}
+        args = [kwargs.pop(name) for name in names[: len(call.args)]]
+        with as_device() if call.kind.rng and kwargs.get("generator") is None else nullcontext():
+            found = call.func(*args, **kwargs)
+        made = tensors(found if isinstance(found, (list, tuple)) else (found,), None)
+        return [y for y in made if not any(y is z for z in self.mine.values())]
+
+    def _writable(self, x: torch.Tensor, *, overwritten: bool) -> Host:
+        """Return a tensor whose bytes an op on the host may write, and which are known from then on."""
+        cell, known = self.values.storages.known(x), self.values.known(x)
+        if cell is None or (known is None and not overwritten):
+            raise ValueError("what is written in part is not known")
+        if known is None or known.bytes is None:
+            made = self.values.room(cell)
+            if known is not None and known.each is not None:
+                torch.empty(0, dtype=known.each.dtype).set_(_there(made)).fill_(known.each)
+            known = Known(made, None, self.doubt if known is None else known.doubt)
+        known.doubt = self.doubt if overwritten else max(self.doubt, known.doubt)
+        cell.values = known
+        return beside(x, _there(known.bytes))
+
+
+def _there(found: Any) -> Any:
+    if found is None:
+        raise ValueError("not known, or no room for it")
+    return found
+
+
+@contextmanager
+def as_device() -> Iterator[None]:
+    """Let what is drawn come from the device's generator, and the host's be as if nothing had been."""
+    here, device = torch.default_generator, torch.cuda.default_generators[0]
+    before = _GENERATOR.get_state(here)
+    _GENERATOR.set_state(here, _GENERATOR.get_state(device))
+    try:
+        yield
+    finally:
+        _GENERATOR.set_state(device, _GENERATOR.get_state(here))
+        _GENERATOR.set_state(here, before)
+
+
+def mapped(value: Any, host: Callable[[torch.Tensor], Host]) -> Any:
+    """An argument with tensors of the host in it, where they were of no device."""
+    if isinstance(value, torch.Tensor):
+        return host(value) if value.is_meta else value
+    if isinstance(value, torch.device):
+        return HOST
+    if isinstance(value, (list, tuple)):
+        return type(value)([mapped(x, host) for x in value])
+    return value
