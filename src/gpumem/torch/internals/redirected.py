@@ -16,6 +16,7 @@ from gpumem.torch.internals.names import FLOOR, NEWEST, Private, find
 # The private ones, by what they do.
 DRAWN = tuple(f"torch.utils.data.dataloader._BaseDataLoaderIter.{name}" for name in ("__init__", "_next_index"))
 LOADED = "torch.utils.data.dataloader.DataLoader._get_iterator"
+PARAMETER, OPTIMIZER, SAVED = "torch.nn.Parameter.__new__", "torch.optim.Optimizer.__init__", "torch.save"
 BACKWARD = "torch.autograd._engine_run_backward"
 CAST = "torch.amp.autocast_mode._cast"
 BY_DEVICE = tuple(f"torch.optim.optimizer._get_{kind}_kernels_supported_devices" for kind in ("foreach", "fused"))
@@ -89,13 +90,18 @@ DEVICE: tuple[Private, ...] = (
     Private(LOADED, "tensors without values cannot be sent between processes"),
     *_all("the device is chosen already", ("set_default_device",)),
     Private(BACKWARD, "`Tensor.backward` takes function modes off"),
+    Private(PARAMETER, "moved to a device of another kind a parameter would be another one"),
+)
+SCRIPTS: tuple[Private, ...] = (
+    Private(OPTIMIZER, "that there is another optimizer is known before it steps"),
+    Private(SAVED, "checkpoints of a script that is only looked at are not written"),
 )
 REFUSED: tuple[Private, ...] = (
     *_all("what is compiled cannot be recorded", ("compile",)),
     *_all("a graph replays what no recorder sees", ("cuda.CUDAGraph", "cuda.graph", "cuda.make_graphed_callables")),
 )
 MODES: tuple[Private, ...] = (Private(WITHOUT_MODES, "ops run where PyTorch switches all modes off, to print"),)
-TABLE = {row.name: row for row in (*ONE_GPU, *AS_CUDA, *AUTOCAST, *DEVICE, *REFUSED, *MODES)}
+TABLE = {row.name: row for row in (*ONE_GPU, *AS_CUDA, *AUTOCAST, *DEVICE, *REFUSED, *SCRIPTS, *MODES)}
 
 
 def place_of(row: Private) -> tuple[Any, str] | None:
