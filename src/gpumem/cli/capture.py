@@ -21,6 +21,7 @@ from gpumem.cli.common.workloads import (
     add_workload,
     as_script,
     name_of,
+    words_of,
     workload_of,
 )
 
@@ -38,6 +39,7 @@ def add(commands: Commands) -> None:
         examples=[
             "gpumem capture train.py:make -o trace.json.gz",
             "gpumem capture train.py:make -o trace.json.gz --batch 64 --device cpu",
+            "gpumem capture -o trace.json.gz --script train.py --epochs 1 --batch-size 64",
         ],
     )
     add_workload(p)
@@ -57,14 +59,15 @@ def run(args: argparse.Namespace) -> int:
     check_file(args.out, (".json", ".json.gz"))
     one_word(args, "device", DEVICES)
     one_word(args, "assume", ASSUME)
-    with Progress() as progress, as_script(args.workload):
-        progress(f"loading {args.workload}")
-        make = workload_of(args.workload, args.device)
+    words = words_of(args)
+    with Progress() as progress, as_script(words):
+        progress(f"loading {shlex.join(words)}")
+        make = workload_of(words, args.device)
         from gpumem.torch import record
 
         progress("recording")
         sizes = {name: getattr(args, name) for name in ("batch", "iterations", "warmup", "chunk", "assume")}
-        captured = record(make, args.device, name=name_of(args.workload), **sizes)
+        captured = record(make, args.device, name=name_of(words), **sizes)
     row = _written(captured, args)
     for note in captured.notes:
         tell(f"{captured.trace.name}: {note}")
@@ -78,14 +81,14 @@ def _written(captured: Captured, args: argparse.Namespace) -> dict[str, Any]:
     from gpumem.pipeline import at_the_peak
 
     trace, buffers = captured.trace, captured.trace.buffers
-    io.write_recording(args.out, captured.recording, captured.bounds[args.warmup :], name=trace.name)
+    io.write_recording(args.out, captured.recording, captured.bounds[-args.iterations :], name=trace.name)
     return {
         "file": args.out,
         "name": trace.name,
         "device": args.device,
         "batch": args.batch,
         "ops": trace.n,
-        "iterations": args.iterations,
+        "iterations": min(args.iterations, len(captured.bounds)),
         "buffers": len(buffers),
         "peak_load": trace.peak_load,
         "at_the_peak": dict(at_the_peak(trace)),

@@ -42,8 +42,8 @@ def capture(
 
     Parameters
     ----------
-    make : callable
-        `make(batch=..., device=...)`, each where it takes it, builds model and optimizer and returns `step`;
+    make : callable or Script
+        A whole training script, see `Script`; or `make(batch=..., device=...)`, each where it takes it, builds model and optimizer and returns `step`;
         `step()` runs one training iteration. What it returns is let go at once.
     device : str
         `meta`: nothing is computed and no memory is taken; tensors made without a device, or on `cuda`, have none, and

@@ -106,7 +106,8 @@ def _run(path: Path, module: ModuleType, mode: CaptureMode, stop: _Stop) -> None
                 exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
             except SystemExit as end:
                 if end.code not in (None, 0):
-                    raise
+                    status = f"with status {end.code}" if isinstance(end.code, int) else f"({end.code})"
+                    raise WorkloadError(f"it ended itself {status}") from end
     except (Stopped, WorkloadError):
         if not stop.is_over:
             raise
