@@ -100,7 +100,7 @@ class Elsewhere(TorchFunctionMode):
         """Note what a tensor holds that was made of numbers: PyTorch makes it without telling a mode."""
         data = next((x for x in args if not isinstance(x, torch.Tensor)), kwargs.get("data"))
         assert self.values is not None
-        if is_small(made) and not isinstance(data, torch.Tensor):
+        if is_small(made) and data is not None and not isinstance(data, torch.Tensor):
             with quietly():
                 self.values.given(made, torch.tensor(data, dtype=made.dtype, device="cpu"))
 
