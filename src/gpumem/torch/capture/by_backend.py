@@ -42,6 +42,7 @@ ROW_NORM = "CUDA has one op that keeps a number for each row; on the host it is 
 CONVERTS = "on CUDA one kernel converts from half precision and sums in full"
 ON_HOST = "optimizers keep counters on the host on CUDA, where they are no ops of the device"
 ANOTHER = "of all parameters at once the optimizer (Adagrad, ASGD, RAdam, Rprop) works by another formula"
+LAYOUT = "the kernel that convolves lays its gradients out; one unlike its parameter is copied"
 MATH = (
     "bmm*2 _safe_softmax mul*3? add? ones? tril? scalar_tensor*2? where? clone*4? _to_copy*4? "
     "empty_like? bernoulli_? div_?"
@@ -55,6 +56,9 @@ CELL = (
 )
 CELL_BACKWARD = "mm+ mul* tanh_backward* sigmoid_backward* cat* sum* add* add_* stack* threshold_backward* neg* clone*"
 SUMMED = "cat* add* add_* stack*"  # gradients of slices have no module
+# rows that are rules, not ops of fixed names
+LISTS = "lists", "on CUDA optimizers work on all parameters at once (foreach), on the host on one after the other"
+NUMBERS = "numbers", "a number that is assigned is a value on the host, which CUDA takes as an argument"
 FORMS = (
     Form("dropout", ("native_dropout",), ("empty_like bernoulli_ div_ mul",), KEEPS_MASK),
     Form("dropout", ("native_dropout_backward",), ("mul",), KEEPS_MASK),
@@ -105,9 +109,23 @@ FORMS = (
     ),
     Form("optimizers", ("_foreach_sub _foreach_addcmul_*2?",), ("copy_* mul_*",), ANOTHER),
     Form("optimizers", ("where+ copy_*",), ("clone+ index_put_+",), ANOTHER),
-    Form("copies", (f"{FROM_HOST}+ {TO_HOST}*", f"{TO_HOST}+"), ("",), "on the host there is nothing to be copied"),
+    Form(
+        "packed sequences",
+        ("_pack_padded_sequence",),
+        ("_pack_padded_sequence sort? index? empty? _local_scalar_dense*2?",),
+        "lengths are tensors on the host, which are no operands on CUDA",
+        "sort? _local_scalar_dense*4? empty*2? index*2?",
+    ),
+    Form(NUMBERS[0], ("scalar_tensor copy_",), ("fill_",), NUMBERS[1]),
+    Form("layouts", ("new_empty_strided copy_", ""), ("", "new_empty_strided copy_"), LAYOUT),
+    Form(
+        "loaders",
+        ("",),
+        ("empty+ random_+ _local_scalar_dense+ randperm*",),
+        "loaders draw seeds and orders on the host",
+    ),
+    Form(
+        "copies", (f"{FROM_HOST}+ {TO_HOST}*", f"{TO_HOST}+"), ("stack*",), "batches are made on the host, and copied"
+    ),
 )
-# rows that are rules, not ops of fixed names
-LISTS = "lists", "on CUDA optimizers work on all parameters at once (foreach), on the host on one after the other"
-NUMBERS = "numbers", "a number that is assigned is a value on the host, which CUDA takes as an argument"
 ALSO = {"norm": "linalg_vector_norm"}  # what is called otherwise of lists

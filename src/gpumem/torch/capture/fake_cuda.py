@@ -90,6 +90,7 @@ FUSED = [
     for name in ("_fused_sgd_", "_fused_adagrad_", "_fused_adam_", "_fused_adamw_")
     for of in ("", ".tensor_lr")
 ]
+WHOLE = ("mse_loss", "smooth_l1_loss", "binary_cross_entropy")  # their sum keeps the storage of all that is summed
 MEMORY = 80 * 2**30
 THERE: dict[str, Any] = {  # what `torch.cuda` answers
     "is_available": True,
@@ -141,6 +142,8 @@ def as_cuda() -> Iterator[None]:
         library.impl("softmax.int", partial(_softmax, aten._softmax, aten.softmax.int), "AutogradMeta")
         library.impl("log_softmax.int", partial(_softmax, aten._log_softmax, aten.log_softmax.int), "AutogradMeta")
         unguarded(library, "_fused_rms_norm", "Meta", _rms_norm)  # elsewhere than on a GPU it decomposes
+        for name in WHOLE:
+            library.impl(name, partial(_reduced, getattr(aten, name).default), "Meta")
         for name in FUSED:
             if _known(name) and not has_kernel(f"aten::{name}", "Meta"):
                 library.impl(name, lambda *args, **kwargs: None, "Meta")
@@ -300,6 +303,13 @@ def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if p == 1:
         return x * x.new_zeros(())
     return aten.native_dropout(x, p, train)[0]
+
+
+def _reduced(op: Any, x: torch.Tensor, y: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """A loss as ATen's kernels make it, where they reduce: as large as before, then made a number in place."""
+    whole = x.new_empty(torch.broadcast_shapes(x.shape, y.shape), dtype=torch.result_type(x, y))
+    told = dict(zip((a.name for a in op._schema.arguments[2:]), args)) | kwargs
+    return whole if told.get("reduction", 1) == 0 else whole.resize_(())
 
 
 def _softmax(op: Any, whole: Any, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
