@@ -273,6 +273,19 @@ def test_each_op_more_on_one_of_the_two_is_told(which: list[int], more: int, on_
     assert found.same == min(found.device.trace.n, found.host.trace.n)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss", "binary_cross_entropy"])
+def test_a_loss_has_the_storage_that_its_kernel_leaves_it(loss: str, reduction: str) -> None:
+    """Some work their terms out where the sum is to be, which keeps all of that storage."""
+
+    def make() -> Step:
+        x = torch.rand(5, 6, requires_grad=True)
+        of = getattr(nn.functional, loss)
+        return lambda: of(x, torch.rand(5, 6), reduction=reduction).sum().backward()
+
+    assert compare(make).verdict == "equal"
+
+
 def test_operands_of_other_sizes_are_told() -> None:
     found = compare(plain(lambda x: x + torch.ones(8 if x.is_meta else 1)))
     forward = next(parting for parting in found.partings if parting.phase == "forward")

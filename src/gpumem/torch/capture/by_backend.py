@@ -117,7 +117,8 @@ FORMS = (
         "sort? _local_scalar_dense*4? empty*2? index*2?",
     ),
     Form(NUMBERS[0], ("scalar_tensor copy_",), ("fill_",), NUMBERS[1]),
-    Form("layouts", ("new_empty_strided copy_", ""), ("", "new_empty_strided copy_"), LAYOUT),
+    Form("layouts", ("new_empty_strided copy_",), ("",), LAYOUT),
+    Form("layouts", ("",), ("new_empty_strided copy_",), LAYOUT),
     Form(
         "loaders",
         ("",),
