@@ -21,7 +21,14 @@ HEADS = {"head_dim": 8}
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 SEQ2SEQ = {
     **{"d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 2, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2},
-    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64},
+    **{
+        "encoder_layerdrop": 0.0,
+        "decoder_layerdrop": 0.0,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+    },
 }
 
 
@@ -32,8 +39,8 @@ def _all(kinds: tuple[str, ...], options: dict[str, Any] | None = None) -> dict[
 CAUSAL: dict[str, dict[str, Any]] = {
     **_all(("llama", "qwen2", "mistral", "phi", "phi3", "stablelm", "starcoder2", "olmo", "olmo2")),
     **_all(("gpt2", "gpt_neox", "gptj", "opt", "bloom", "falcon", "cohere", "granite", "persimmon")),
-    **_all(("nemotron", "biogpt", "ernie4_5", "smollm3", "arcee", "mpt", "codegen", "xglm", "helium")),
-    **_all(("qwen3", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "cohere2", "exaone4"), HEADS),
+    **_all(("nemotron", "biogpt", "ernie4_5", "smollm3", "arcee", "mpt", "codegen", "xglm")),
+    **_all(("qwen3", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "cohere2", "exaone4", "helium"), HEADS),
     **_all(("mixtral", "qwen2_moe", "olmoe", "granitemoe"), EXPERTS),
     **_all(("qwen3_moe",), HEADS | EXPERTS),
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
@@ -49,7 +56,7 @@ MASKED: dict[str, dict[str, Any]] = {
     **_all(("xlm-roberta", "convbert", "fnet", "rembert", "roformer", "megatron-bert", "ernie", "layoutlm")),
     "albert": {"embedding_size": 16},
     "modernbert": {"global_attn_every_n_layers": 2},
-    "nystromformer": {"segment_means_seq_len": 16, "num_landmarks": 4},
+    "nystromformer": {"segment_means_seq_len": 16, "num_landmarks": 16},
     "esm": {"mask_token_id": 3, "emb_layer_norm_before": False},
 }
 PAIRS = _all(("t5", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot"), SEQ2SEQ)
