@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem.cli.common.args import check_file, one_word
 from gpumem.cli.common.parser import Commands
-from gpumem.cli.common.progress import Progress, tell
+from gpumem.cli.common.progress import Progress, complain, tell
 from gpumem.cli.common.workloads import (
     ASSUME,
     DEVICES,
@@ -39,11 +39,18 @@ def add(commands: Commands) -> None:
         examples=[
             "gpumem capture train.py:make -o trace.json.gz",
             "gpumem capture train.py:make -o trace.json.gz --batch 64 --device cpu",
+            "gpumem capture train.py:make --compare --batch 2",
             "gpumem capture -o trace.json.gz --script train.py --epochs 1 --batch-size 64",
         ],
     )
     add_workload(p)
-    p.add_argument("-o", "--out", required=True, metavar="FILE", help="the trace to write: .json or .json.gz")
+    what = p.add_mutually_exclusive_group(required=True)
+    what.add_argument("-o", "--out", metavar="FILE", help="the trace to write: .json or .json.gz")
+    what.add_argument(
+        "--compare",
+        action="store_true",
+        help="write none: record the step on the host for real as well, and say where the two lists of ops part",
+    )
     add_device(p)
     p.add_argument("--batch", type=int, metavar="N", help="handed on to make")
     p.add_argument("--iterations", type=int, default=2, metavar="N", help="to record (default: %(default)s)")
@@ -56,6 +63,8 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Record a PyTorch training step; write its last iterations as a trace that every command reads."""
+    if args.compare:
+        return _compare(args)
     check_file(args.out, (".json", ".json.gz"))
     one_word(args, "device", DEVICES)
     one_word(args, "assume", ASSUME)
@@ -66,13 +75,37 @@ def run(args: argparse.Namespace) -> int:
         from gpumem.torch import record
 
         progress("recording")
-        sizes = {name: getattr(args, name) for name in ("batch", "iterations", "warmup", "chunk", "assume")}
-        captured = record(make, args.device, name=name_of(words), **sizes)
+        captured = record(make, args.device, name=name_of(words), **_sizes(args))
     row = _written(captured, args)
     for note in captured.notes:
         tell(f"{captured.trace.name}: {note}")
     print(json.dumps(row) if args.json else _text(row, captured.assumptions, _limited(captured.trace)))
     return 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    """Record the step on the device and on the host; say where they part."""
+    one_word(args, "device", tuple(device for device in DEVICES if device != "cpu"))
+    words = words_of(args)
+    if args.script is not None:
+        raise ValueError("--compare: a step is compared, FILE.py:make; a script runs on one device only")
+    with Progress() as progress, as_script(words):
+        progress(f"loading {words[0]}")
+        make = workload_of(words, args.device)
+        from gpumem.torch import compare
+
+        progress("recording twice")
+        found = compare(make, device=args.device, name=name_of(words), **_sizes(args))
+    for note in found.device.notes:
+        tell(f"{found.device.trace.name}: {note}")
+    print(json.dumps(found.row()) if args.json else found.report())
+    if not found.agrees:
+        complain(found.answer())
+    return 0 if found.agrees else 3
+
+
+def _sizes(args: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in ("batch", "iterations", "warmup", "chunk", "assume")}
 
 
 def _written(captured: Captured, args: argparse.Namespace) -> dict[str, Any]:

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from gpumem.runtime.residency.report import Iteration as Iteration, ManagedReport as ManagedReport
     from gpumem.torch.capture.capture import capture as capture, record as record
     from gpumem.torch.capture.captured import Captured as Captured
+    from gpumem.torch.capture.compare import (
+        CaptureComparison as CaptureComparison,
+        Parting as Parting,
+        compare as compare,
+    )
+    from gpumem.torch.capture.explain import ByBackend as ByBackend
     from gpumem.torch.capture.load_workload import load as load
     from gpumem.torch.capture.script import Script as Script
     from gpumem.torch.compiled.solver import Solver as Solver, solver as solver

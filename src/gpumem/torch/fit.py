@@ -21,6 +21,7 @@ from gpumem.simulator.workspaces import adding as convolving
 from gpumem.swap.planners import planner_of
 from gpumem.torch.capture.capture import record
 from gpumem.torch.capture.captured import Captured
+from gpumem.torch.capture.one_gpu import of_size
 from gpumem.torch.capture.script import Script
 from gpumem.torch.fit_report import SECONDS, Fit, Largest
 from gpumem.torch.step.foreach_chunks import in_bytes
@@ -172,7 +173,11 @@ class _Asked:
         """Return the step at a batch."""
         if batch not in self.captured:
             work.tell("capturing" + ("" if batch is None else f" at batch {batch}"))
-            found = record(self.make, self.device, batch=batch, chunk=self.chunk, assume=self.assume, name=self.name)
+            machine = self.machine
+            with of_size(machine.name, machine.capacity - context_of(machine), machine.capacity):
+                found = record(
+                    self.make, self.device, batch=batch, chunk=self.chunk, assume=self.assume, name=self.name
+                )
             rule, words = self.rule, (convolving.FASTEST, convolving.NONE)
             if isinstance(rule, str) and rule not in words:
                 rule = amount(rule, found.trace.peak_load, "workspaces", least=0)

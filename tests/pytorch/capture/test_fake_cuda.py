@@ -18,7 +18,8 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 from torch.utils.checkpoint import checkpoint
 
 from gpumem.torch import capture
-from gpumem.torch.capture.fake_cuda import as_cuda, there
+from gpumem.torch.capture.fake_cuda import as_cuda
+from gpumem.torch.capture.one_gpu import there
 from tests.pytorch.nets import OPTIMIZERS
 
 cuda, accelerator = torch.cuda, torch.accelerator

@@ -132,12 +132,19 @@ def ran(program: list[Step], k: int, tensors: list[Tensor]) -> Any:
         return error
 
 
+def same(x: Tensor, y: Tensor) -> bool:
+    return torch.equal(torch.nan_to_num(x.double()), torch.nan_to_num(y.double()))
+
+
 def on_host(program: list[Step]) -> list[tuple[Any, list[Tensor]]]:
     """What each step makes on the host, and copies of all tensors after it."""
     torch.manual_seed(5)
     tensors, found = [torch.nn.Parameter(torch.ones(3)).detach()], []
     for k in range(len(program)):
+        before = [x.clone() for x in tensors]
         made = ran(program, k, tensors)
+        if isinstance(made, Exception) and not all(x.shape == y.shape and same(x, y) for x, y in zip(before, tensors)):
+            return found  # it failed after it had written something
         if isinstance(made, Tensor):
             tensors.append(made)
         found.append((made, [x.clone() for x in tensors]))
@@ -149,8 +156,7 @@ def holds(values: KnownValues, x: Tensor, host: Tensor) -> bool:
     if not values.sure(x):
         return True
     mine = values.read(x)
-    assert mine is not None
-    return torch.equal(torch.nan_to_num(mine.double()), torch.nan_to_num(host.double()))
+    return mine is not None and same(mine, host)
 
 
 def check(program: list[Step]) -> int:

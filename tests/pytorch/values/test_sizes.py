@@ -117,7 +117,7 @@ def test_sizes_that_the_net_computes_are_as_told(name: str, assume: str) -> None
         seen.append(made.shape[0])
         return made
 
-    with pytest.raises(WorkloadError, match=r"depends on what the net computes; say what to assume .*test_sizes.py"):
+    with pytest.raises(WorkloadError, match=r"test_sizes.py, line .* depends on what the net computes; say"):
         recorded(body, "meta")
     found = recorded(watched, "meta", assume=assume)
     assert seen == [rows[assume]] * 3

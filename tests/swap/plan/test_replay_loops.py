@@ -61,6 +61,20 @@ class Asked(NamedTuple):
                         stuck.add(k)
         return ops, stuck, chains
 
+    def changed(self, ops: set[int]) -> list[int]:
+        """Which of the wanted values some of these ops change in place, beyond what made them."""
+        v, found = self.v, []
+        for k, (row, (first, stop)) in enumerate(zip(self.rows.tolist(), self.wanted())):
+            b, chain = int(np.searchsorted(v.access_ptr, row, side="right")) - 1, {*v.writer[first:stop].tolist()}
+            others = [
+                x
+                for x in ops - chain
+                for j in range(v.write_ptr[x], v.write_ptr[x + 1])
+                if v.write[j] == b and v.made[j] == v.writer[first]
+            ]
+            found += [k] * bool(others)
+        return found
+
     def chase(self, m: Closure, place: int, least: int, most: int = LONG) -> tuple[int, int]:
         first, stop = self.v.left.first[self.rows], self.v.left.stop[self.rows]
         found: tuple[int, int] = LOOPS.chase(
@@ -106,7 +120,7 @@ def test_a_closure_is_the_least_set_that_has_all_it_reads(data: st.DataObject) -
         if stuck:
             assert found in stuck and found in a.reads(op)
             continue
-        changed = [k for k, (first, stop) in enumerate(a.wanted()) if chains[first] > stop]
+        changed = a.changed(ops)
         assert (found, op) == ((CHANGED, changed[0]) if changed else (FREE, FREE))
         assert m.place.tolist() == [place, FREE]
         assert set(np.flatnonzero(m.again)) == ops and LOOPS.ascending(m).tolist() == sorted(ops)

@@ -267,6 +267,9 @@ def chase(
     for k in range(len(first)):
         if m.reach[first[k]] > stop[k]:
             return CHANGED, k
+        after = stop[k]  # an op that runs again for another result changes it too, though nobody wants what it leaves
+        if after < len(v.writer) and v.goes_on[after] and m.again[v.writer[after]]:
+            return CHANGED, k
     return FREE, FREE
 
 

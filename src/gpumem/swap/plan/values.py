@@ -51,6 +51,7 @@ class Origins(NamedTuple):
 
     n: int
     writer: I64  # the ops that write each buffer, by buffer, ascending
+    goes_on: Bool  # whether each of these changes what the one before it left
     read_ptr: I64  # n + 1
     read: I64  # the buffer
     found: Versions  # what the op finds in it
@@ -77,6 +78,7 @@ class Origins(NamedTuple):
         return cls(
             trace.n,
             a.op[a.writes],
+            (a.reads & (a.life == np.roll(a.life, 1)))[a.writes],
             np.searchsorted(a.op[reads], steps).astype(np.int64),
             a.buffer[reads],
             Versions(*(column[reads] for column in found)),

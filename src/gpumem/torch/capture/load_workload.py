@@ -52,7 +52,7 @@ def _top(device: str) -> Iterator[None]:
             import_module("gpumem.torch.capture.autocast").left_enabled()
         )  # imported here: needs PyTorch
         if device == "meta":
-            world.enter_context(import_module("gpumem.torch.capture.fake_cuda").there())
+            world.enter_context(import_module("gpumem.torch.capture.one_gpu").there())
         yield
 
 

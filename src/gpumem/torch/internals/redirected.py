@@ -6,6 +6,7 @@ the PyTorch that is installed. What bytes are read and written by is another lis
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -14,41 +15,30 @@ from unittest.mock import patch
 from gpumem.torch.internals.names import FLOOR, NEWEST, Private, find
 
 # The private ones, by what they do.
+_LISTS = ("utils._foreach_utils", "optim.optimizer", "optim.swa_utils")
+_OPTIMIZERS = ("optimizer", "adadelta", "adam", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop")
 DRAWN = tuple(f"torch.utils.data.dataloader._BaseDataLoaderIter.{name}" for name in ("__init__", "_next_index"))
 LOADED = "torch.utils.data.dataloader.DataLoader._get_iterator"
 PARAMETER, OPTIMIZER, SAVED = "torch.nn.Parameter.__new__", "torch.optim.Optimizer.__init__", "torch.save"
 BACKWARD = "torch.autograd._engine_run_backward"
 CAST = "torch.amp.autocast_mode._cast"
-BY_DEVICE = tuple(f"torch.optim.optimizer._get_{kind}_kernels_supported_devices" for kind in ("foreach", "fused"))
+BY_DEVICE = (
+    *(f"torch.{place}._get_foreach_kernels_supported_devices" for place in _LISTS),
+    *(f"torch.{place}._get_fused_kernels_supported_devices" for place in _LISTS[:2]),
+    *(f"torch.optim.{place}._get_capturable_supported_devices" for place in _OPTIMIZERS),
+)
 CHECKPOINTED = "torch.utils.checkpoint._infer_device_type"
 PROFILED = "torch.cuda.nvtx._nvtx"
+QUIET = (
+    *(f"torch.cuda.memory.{name}" for name in ("_record_memory_history", "_dump_snapshot", "_snapshot")),
+    "torch.cuda._sleep",
+)
 INITIALIZED, CALLED = "torch.cuda.random._lazy_init", "torch.cuda.random._lazy_call"
 WITHOUT_MODES = "torch.utils._python_dispatch._disable_current_modes"
 
 SEEDS = "seeds and states are PyTorch's own, of a generator that is there"
+FAMILIES = ("torch.cuda", "torch.accelerator")  # a GPU's: whatever is public in there may be stood in for
 GPU = "scripts choose a GPU where there is one, and ask it this"
-_CUDA = (
-    *("Stream", "Event", "current_stream", "default_stream", "stream", "device", "is_available", "is_initialized"),
-    *("device_count", "current_device", "get_device_name", "get_device_capability", "is_bf16_supported"),
-    *("is_current_stream_capturing", "get_device_properties", "mem_get_info", "memory_stats", "memory_summary", "init"),
-    *("synchronize", "set_device", "set_stream", "reset_peak_memory_stats", "ipc_collect"),
-    *("set_per_process_memory_fraction",),
-)
-_ACCELERATOR = (
-    *("current_stream", "is_available", "device_count", "current_accelerator", "current_device_idx", "synchronize"),
-    *("set_stream", "set_device_idx", "current_device_index", "set_device_index", "device_index"),
-    "get_device_capability",
-)
-_MEMORY = (
-    *("memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"),
-    *(
-        "get_memory_info",
-        "empty_cache",
-        "empty_host_cache",
-        "reset_peak_memory_stats",
-        "reset_accumulated_memory_stats",
-    ),
-)
 
 
 def _all(why: str, names: Iterable[str], since: str = FLOOR, until: str = NEWEST) -> tuple[Private, ...]:
@@ -56,19 +46,19 @@ def _all(why: str, names: Iterable[str], since: str = FLOOR, until: str = NEWEST
 
 
 ONE_GPU: tuple[Private, ...] = (
-    *_all(GPU, (f"cuda.{name}" for name in _CUDA)),
-    *_all(GPU, (f"accelerator.{name}" for name in _ACCELERATOR)),
-    *_all(GPU, (f"accelerator.{name}" for name in _MEMORY)),
-    *_all(GPU, (f"accelerator.memory.{name}" for name in _MEMORY)),
     *_all(GPU, ("Stream", "Event", "get_device_module")),
+    *(
+        Private(name, "what a debugger asks of the allocator, or of the device's time, is nothing here")
+        for name in QUIET
+    ),
     Private(PROFILED, "a binding, of which builds without CUDA have none"),
     *(Private(name, SEEDS) for name in ("torch.cuda.default_generators", INITIALIZED, CALLED)),
-    *_all(SEEDS, ("cuda.random.is_initialized", "cuda.random.current_device", "cuda.random.device_count")),
-    *_all(SEEDS, (f"accelerator.random.{name}" for name in ("initial_seed", "get_rng_state")), "2.14"),
-    *_all(SEEDS, ("accelerator.random.get_rng_state_all",), "2.14"),
 )
 AS_CUDA: tuple[Private, ...] = (
-    *(Private(name, "optimizers work on all parameters at once on a GPU") for name in BY_DEVICE),
+    *(
+        Private(name, "optimizers and clipping work on all parameters at once on a GPU, and keep counters there")
+        for name in BY_DEVICE
+    ),
     Private(CHECKPOINTED, "checkpoints keep the random state of a GPU"),
     *_all("PyTorch makes none for `meta`", ("Generator",)),
     *_all("a number without a value is written as one", ("Tensor.__format__",)),
@@ -104,6 +94,25 @@ MODES: tuple[Private, ...] = (Private(WITHOUT_MODES, "ops run where PyTorch swit
 TABLE = {row.name: row for row in (*ONE_GPU, *AS_CUDA, *AUTOCAST, *DEVICE, *REFUSED, *SCRIPTS, *MODES)}
 
 
+def row_of(name: str) -> Private:
+    """Return the row of a function, which is in the table, or public in one of the families.
+
+    >>> row_of("torch.cuda.synchronize").why
+    'scripts choose a GPU where there is one, and ask it this'
+    """
+    of_gpu = name.startswith(tuple(f"{family}." for family in FAMILIES)) and "._" not in name
+    return Private(name, GPU) if name not in TABLE and of_gpu else TABLE[name]
+
+
+def of_families() -> Iterator[tuple[str, Any]]:
+    """All that is public in the families and their public modules, as far as these are loaded: name and value."""
+    modules = [name for name in sys.modules if name.startswith(FAMILIES) and "._" not in name]
+    for module in modules:
+        for name, value in [*vars(sys.modules[module]).items()]:
+            if not name.startswith("_") and str(getattr(value, "__module__", "")).startswith(FAMILIES):
+                yield f"{module}.{name}", value
+
+
 def place_of(row: Private) -> tuple[Any, str] | None:
     """Return the owner of a function and the function's name in there; None where this PyTorch has none.
 
@@ -123,7 +132,7 @@ def place_of(row: Private) -> tuple[Any, str] | None:
 
 def original(name: str) -> Any:
     """Return what something is to stand in for; None where this PyTorch has no such thing."""
-    place = place_of(TABLE[name])
+    place = place_of(row_of(name))
     return None if place is None else getattr(*place)
 
 
@@ -137,6 +146,6 @@ def redirected(stand_ins: Iterable[tuple[str, Any]]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for name, stand_in in stand_ins:
-            if (place := place_of(TABLE[name])) is not None:
+            if (place := place_of(row_of(name))) is not None:
                 stack.enter_context(patch.object(*place, stand_in))
         yield

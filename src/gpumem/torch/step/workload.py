@@ -69,7 +69,7 @@ def blamed(what: str) -> Iterator[None]:
         place = line_of(traceback.extract_tb(error.__traceback__))
         told = " ".join(str(error).partition("Exception raised from")[0].split()) or "no message"  # no frames of C++
         kind = "" if isinstance(error, WorkloadError) else f"{type(error).__name__}: "
-        at = f" ({place})" if place else ""
+        at = f" ({place})" if place and place not in told else ""
         raise WorkloadError(f"{what}: {kind}{told:.300}{at}") from error
 
 

@@ -1,0 +1,290 @@
+"""The same step without a device and for real on the host: where the two lists of ops part."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpumem.base.arguments import strict
+from gpumem.base.display import Facts, Shown
+from gpumem.base.names import one_of
+from gpumem.base.units import human
+from gpumem.pipeline.report import columns
+from gpumem.torch.capture.capture import record
+from gpumem.torch.capture.captured import Captured
+from gpumem.torch.capture.explain import ByBackend, Unmatched, explain
+from gpumem.torch.capture.op_lists import ComparedOp, in_common, ops_of
+from gpumem.torch.step.workload import Make, WorkloadError, name_of
+from gpumem.trace import Trace
+from gpumem.trace.kinds import PARAM
+
+ROWS = 20  # of modules that a report shows; not tuned
+HOST = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """How the ops of a module part in a phase, beside what differs by backend.
+
+    Parameters
+    ----------
+    phase, module : str
+    device, host : dict of str to int
+        Ops that only one of the lists has, and how many.
+    sizes : dict of str to int
+        Ops of one name in both, with operands of other sizes.
+    order : int
+        Ops that are the same in another order.
+    at : int
+        The first of them: the op of the device's list at which the two part.
+    """
+
+    phase: str
+    module: str
+    device: Mapping[str, int]
+    host: Mapping[str, int]
+    sizes: Mapping[str, int]
+    order: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CaptureComparison(Shown):
+    """A step recorded twice: on a device that is not there (or is), and for real on the host.
+
+    Parameters
+    ----------
+    device, host : Captured
+    batch : int, optional
+        As `make` was asked for.
+    same : int
+        Ops that both lists have, in the same order, by name and operand sizes, module and phase.
+    by_backend : tuple of ByBackend
+        Where they part as CUDA and the host do on purpose, a row each.
+    partings : tuple of Parting
+        Where they part besides: what to look at.
+    """
+
+    device: Captured
+    host: Captured
+    batch: int | None
+    same: int
+    by_backend: tuple[ByBackend, ...]
+    partings: tuple[Parting, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is to be looked at: all that differs, differs by backend."""
+        return not self.partings and self._parameters[0] == self._parameters[1]
+
+    @property
+    def _parameters(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        return parameters(self.device.trace), parameters(self.host.trace)
+
+    def _facts(self) -> Facts:
+        return {"": self._subject, "ops the same": self.same, "verdict": self.verdict}
+
+    @property
+    def _subject(self) -> str:
+        return self.device.trace.name + ("" if self.batch is None else f" at batch {self.batch}")
+
+    @property
+    def verdict(self) -> str:
+        """Return in a few words how the two lists compare.
+
+        `equal`, `equal but for what differs by backend`, or where they part.
+        """
+        if self.partings:
+            first = min(self.partings, key=lambda parting: parting.at)
+            where = f" in {first.module}" if first.module else ""
+            return f"parts at op {first.at} ({first.phase}{where})"
+        if not self.agrees:
+            (mine, _), (theirs, _) = self._parameters
+            return f"{mine} parameters, {theirs} on the host" if mine != theirs else "parameters of other sizes"
+        return "equal but for what differs by backend" if self.by_backend else "equal"
+
+    def answer(self) -> str:
+        """Return the answer in one line."""
+        return f"{self._subject}: without a device and on the host: {self.verdict}"
+
+    def row(self) -> dict[str, Any]:
+        """Return all figures; sizes in bytes."""
+        sides = {"device": self.device.trace, "host": self.host.trace}
+        return {
+            "name": self.device.trace.name,
+            "batch": self.batch,
+            "agrees": self.agrees,
+            "verdict": self.verdict,
+            "same": self.same,
+            **{
+                side: {
+                    "ops": t.n,
+                    "peak_load": t.peak_load,
+                    **dict(zip(("parameters", "parameter_bytes"), parameters(t))),
+                }
+                for side, t in sides.items()
+            },
+            "by_backend": [
+                {"what": r.what, "why": r.why, "units": r.units, "device": [*r.device], "host": [*r.host]}
+                for r in self.by_backend
+            ],
+            "partings": [
+                {
+                    **{"module": p.module, "phase": p.phase, "at": p.at, "order": p.order},
+                    **{"device": dict(p.device), "host": dict(p.host), "sizes": dict(p.sizes)},
+                }
+                for p in self.partings
+            ],
+            "notes": [*self.device.notes],
+        }
+
+    def report(self) -> str:
+        """Return the answer, and below it the figures as tables."""
+        parts = [self.answer(), columns([*self._figures()])]
+        if self.by_backend:
+            parts.append("by backend, as expected\n" + columns([*self._expected()]))
+            parts.append("\n".join(dict.fromkeys(f"  {r.what}: {r.why}" for r in self.by_backend)))
+        if self.partings:
+            parts.append("to be looked at\n" + columns([*self._parted()]))
+        return "\n\n".join(parts)
+
+    def _figures(self) -> Iterator[list[str]]:
+        mine, theirs = self.device.trace, self.host.trace
+        yield ["", "device", "host"]
+        yield ["  ops", str(mine.n), str(theirs.n)]
+        yield ["  of them the same", str(self.same), str(self.same)]
+        yield ["  peak load", human(mine.peak_load), human(theirs.peak_load)]
+        yield ["  parameters", *(f"{count}: {human(size)}" for count, size in self._parameters)]
+
+    def _expected(self) -> Iterator[list[str]]:
+        yield ["  what", "times", "device's ops", "host's ops"]
+        for r in self.by_backend:
+            yield [f"  {r.what}", str(r.units), str(len(r.device)), str(len(r.host))]
+
+    def _parted(self) -> Iterator[list[str]]:
+        yield ["  module", "phase", "op", "device only", "host only", "other sizes", "other order"]
+        for p in self.partings[:ROWS]:
+            told = (_told(p.device), _told(p.host), _told(p.sizes), str(p.order or "-"))
+            yield [f"  {p.module or '(none)'}", p.phase, str(p.at), *told]
+        if (more := len(self.partings) - ROWS) > 0:
+            yield [f"  ({more} more)"]
+
+
+def _told(ops: Mapping[str, int]) -> str:
+    shown = [f"{name} x{count}" if count > 1 else name for name, count in ops.items()]
+    return ", ".join([*shown[:4], *(["..."] if len(shown) > 4 else [])]) or "-"
+
+
+def parameters(trace: Trace) -> tuple[int, int]:
+    """Return how many parameters a captured step has, and their bytes."""
+    mine = [size for size, kind in zip(trace.buffers.size.tolist(), trace.buffers.kind) if kind == PARAM]
+    return len(mine), sum(mine)
+
+
+@strict
+def compare(
+    make: Make,
+    *,
+    batch: int | None = None,
+    device: str = "meta",
+    iterations: int = 2,
+    warmup: int = 1,
+    chunk: int | str | None = None,
+    assume: str | None = None,
+    name: str = "",
+) -> CaptureComparison:
+    """Record a training step without a device, and for real on the host; say where the two lists of ops part.
+
+    Parameters
+    ----------
+    make : callable
+        As in `capture`; it is called twice, and its step trains on the host for real: give a batch that fits there.
+    batch : int, optional
+        Handed on to `make`.
+    device : str
+        What is compared with the host: `meta`, or `cuda` where there is one.
+    iterations, warmup, chunk, assume, name
+        As in `capture`.
+
+    Returns
+    -------
+    CaptureComparison
+
+    Raises
+    ------
+    WorkloadError
+        The step cannot be recorded on one of the two; which is said.
+
+    Notes
+    -----
+    The last iterations are compared op by op, by name, bytes of what is read and written, module and phase: by a
+    longest common subsequence. What CUDA does in another way than the host (fused attention and norms, dropout,
+    optimizers on all parameters at once) stands in one table with reasons, `by_backend.FORMS`, and is told apart.
+
+    Two captures, and O(p log p) for p pairs of equal ops.
+
+    Examples
+    --------
+    >>> import torch
+    >>> def make(batch=8):
+    ...     net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.1), torch.nn.Linear(4, 2))
+    ...     def step():
+    ...         net(torch.randn(batch, 4)).sum().backward()
+    ...         net.zero_grad()
+    ...     return step
+    >>> found = compare(make)
+    >>> found.verdict, [row.what for row in found.by_backend]
+    ('equal but for what differs by backend', ['dropout'])
+    """
+    one_of("device", device, ("meta", "cuda"))
+    how: dict[str, Any] = {"batch": batch, "iterations": iterations, "warmup": warmup, "chunk": chunk, "assume": assume}
+    mine, theirs = (_recorded(make, where, name, how) for where in (device, HOST))
+    ops, others = ops_of(mine.trace), ops_of(theirs.trace)
+    pairs = in_common(ops, others)
+    sides = (
+        Unmatched(ops, _without(len(ops), [i for i, _ in pairs])),
+        Unmatched(others, _without(len(others), [j for _, j in pairs])),
+    )
+    by_backend = explain(*sides)
+    return CaptureComparison(mine, theirs, batch, len(pairs), tuple(by_backend), tuple(_partings(*sides, pairs)))
+
+
+def _recorded(make: Make, device: str, name: str, how: Mapping[str, Any]) -> Captured:
+    try:
+        return record(make, device, name=name or name_of(make), **how)
+    except WorkloadError as error:
+        raise WorkloadError(f"{'on the host' if device == HOST else f'on {device}'}: {error}") from error
+
+
+def _without(count: int, places: list[int]) -> list[int]:
+    return sorted({*range(count)}.difference(places))
+
+
+def _partings(device: Unmatched, host: Unmatched, pairs: list[tuple[int, int]]) -> Iterator[Parting]:
+    """What is left of both sides, by phase and module, in order of the device's list."""
+    found = [_parting(device, host, group, pairs) for group in dict.fromkeys([*device.groups, *host.groups])]
+    yield from sorted((p for p in found if p is not None), key=lambda p: p.at)
+
+
+def _parting(
+    device: Unmatched, host: Unmatched, group: tuple[str, str], pairs: list[tuple[int, int]]
+) -> Parting | None:
+    mine, theirs = device.left(group), host.left(group)
+    if not mine and not theirs:
+        return None
+    ops, others = Counter(device.ops[i] for i in mine), Counter(host.ops[j] for j in theirs)
+    order = (ops & others).total()
+    names, other_names = _names(ops - others), _names(others - ops)
+    sizes = names & other_names
+    before = [i for i, j in pairs if theirs and j < theirs[0]]
+    at = min([*mine[:1], *([max(before, default=-1) + 1] if theirs else [])])
+    return Parting(*group, dict(names - sizes), dict(other_names - sizes), dict(sizes), order, at)
+
+
+def _names(ops: Counter[ComparedOp]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for op, count in ops.items():
+        found[op.name] += count
+    return found

@@ -1,0 +1,81 @@
+"""The ops of an iteration as a list to compare, and the longest common part of two such lists."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from gpumem.trace import Csr, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedOp:
+    """What is compared of an op: where it stands, its name, the bytes of what it reads and writes, in their order."""
+
+    phase: str
+    module: str
+    name: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+def ops_of(trace: Trace) -> list[ComparedOp]:
+    """Return the ops of a captured iteration; O(accesses)."""
+    ops = trace.ops
+    modules = ops.module or ("",) * trace.n
+    phases = [str((here or {}).get("phase", "")) for here in ops.attributes or (None,) * trace.n]
+    reads, writes = _sizes(trace, ops.reads), _sizes(trace, ops.writes)
+    return [ComparedOp(*row) for row in zip(phases, modules, ops.name, reads, writes)]
+
+
+def _sizes(trace: Trace, rows: Csr) -> list[tuple[int, ...]]:
+    size, ptr = trace.buffers.size[rows.idx].tolist(), rows.ptr.tolist()
+    return [tuple(size[lo:hi]) for lo, hi in pairwise(ptr)]
+
+
+def in_common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Return the places of a longest common subsequence of two lists, as pairs.
+
+    Notes
+    -----
+    Hunt and Szymanski (1977): what is common is a rising sequence of places in `b`, over the pairs of places with equal
+    entries. O(p log p) for p such pairs, which are few: an entry has its module, and ends that are alike are left out.
+
+    Examples
+    --------
+    >>> in_common("abcd", "acxd")
+    [(0, 0), (2, 1), (3, 3)]
+    """
+    least = min(len(a), len(b))
+    begin = next((k for k in range(least) if a[k] != b[k]), least)
+    end = next((k for k in range(least - begin) if a[-1 - k] != b[-1 - k]), least - begin)
+    places: dict[Hashable, list[int]] = defaultdict(list)
+    for j in range(len(b) - end - 1, begin - 1, -1):  # falling, so that a rising sequence takes one of them at most
+        places[b[j]].append(j)
+    pairs = [(i, j) for i in range(begin, len(a) - end) for j in places.get(a[i], ())]
+    between = [pairs[k] for k in rising([j for _, j in pairs])]
+    last = [(len(a) - end + k, len(b) - end + k) for k in range(end)]
+    return [*((k, k) for k in range(begin)), *between, *last]
+
+
+def rising(values: Sequence[int]) -> list[int]:
+    """Return the places of a longest strictly rising subsequence; O(n log n).
+
+    >>> rising([3, 1, 2, 5, 4])
+    [1, 2, 4]
+    """
+    tails: list[int] = []  # of the sequences of each length, the least last value
+    at: list[int] = []  # its place
+    before = []
+    for i, value in enumerate(values):
+        k = bisect_left(tails, value)
+        tails[k : k + 1], at[k : k + 1] = [value], [i]
+        before.append(at[k - 1] if k else -1)
+    found, i = [], at[-1] if at else -1
+    while i >= 0:
+        found.append(i)
+        i = before[i]
+    return found[::-1]
