@@ -91,7 +91,7 @@ def _compare(args: argparse.Namespace) -> int:
         raise ValueError("--compare: a step is compared, FILE.py:make; a script runs on one device only")
     with Progress() as progress, as_script(words):
         progress(f"loading {words[0]}")
-        make = workload_of(words, args.device)
+        make: Any = workload_of(words, args.device)
         from gpumem.torch import compare
 
         progress("recording twice")

@@ -293,7 +293,7 @@ class _Asked:
     def start(self) -> int:
         """The batch at which to begin: the default of `make`, which has to take one."""
         if isinstance(self.make, Script):
-            raise WorkloadError(f"{self.make}: a script has a batch of its own; largest needs def make(batch=...)")
+            raise WorkloadError(f"{self.make.path}: a script has its own arguments; largest needs def make(batch=...)")
         if not self.sizable:
             raise WorkloadError(f"{name_of(self.make)}: takes no batch to make larger; write def make(batch=...)")
         takes = inspect.signature(self.make).parameters

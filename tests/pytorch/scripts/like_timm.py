@@ -189,7 +189,9 @@ def train_one_epoch(epoch, model, loader, optimizer, loss_fn, args, device, amp_
         if batch_idx % args.log_interval == 0:
             rate = input.size(0) / max(time.time() - start, 1e-9)
             lr = sum(group["lr"] for group in optimizer.param_groups) / len(optimizer.param_groups)
-            _logger.info(f"Train: {epoch} [{batch_idx:>4d}/{len(loader)}] Loss: {losses_m.avg:#.3g} {rate:.1f}/s LR: {lr:.3e}")
+            _logger.info(
+                f"Train: {epoch} [{batch_idx:>4d}/{len(loader)}] Loss: {losses_m.avg:#.3g} {rate:.1f}/s {lr:.3e}"
+            )
     return OrderedDict([("loss", losses_m.avg)])
 
 

@@ -1,6 +1,5 @@
 """Supervised fine-tuning of a Llama with LoRA, by TRL and peft."""
 
-import torch
 from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -10,9 +9,7 @@ from trl import SFTConfig, SFTTrainer
 words = {word: k for k, word in enumerate(["<pad>", "</s>", "<unk>", *(f"w{k}" for k in range(500))])}
 backend = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
 backend.pre_tokenizer = pre_tokenizers.Whitespace()
-tokenizer = PreTrainedTokenizerFast(
-    tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-)
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
 config = LlamaConfig(
     vocab_size=len(words),
     hidden_size=64,

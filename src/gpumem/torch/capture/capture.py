@@ -43,8 +43,8 @@ def capture(
     Parameters
     ----------
     make : callable or Script
-        A whole training script, see `Script`; or `make(batch=..., device=...)`, each where it takes it, builds model and optimizer and returns `step`;
-        `step()` runs one training iteration. What it returns is let go at once.
+        `make(batch=..., device=...)`, each where it takes it, builds model and optimizer and returns `step`;
+        `step()` runs one training iteration. What it returns is let go at once. Or a whole training script, on `meta`.
     device : str
         `meta`: nothing is computed and no memory is taken; tensors made without a device, or on `cuda`, have none, and
         ops are chosen as for CUDA tensors. `cpu`, `cuda`: it trains for real, and every bit comes out as unrecorded.
@@ -143,11 +143,10 @@ def record(
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", samples, 1)):
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")
-    whole_script = isinstance(make, Script)
-    if whole_script and (device != "meta" or batch is not None):
-        what = "batch" if batch is not None else f"device {device!r}"
-        raise ValueError(f"{make}: {what}: a script has its own arguments, and runs on 'meta'")
-    with alone(CaptureMode.alone), _world(device, in_bytes(chunk), assume, whole_script=whole_script) as mode:
+    if isinstance(make, Script):
+        make.check(device, batch)
+    whole = isinstance(make, Script)
+    with alone(CaptureMode.alone), _world(device, in_bytes(chunk), assume, whole_script=whole) as mode:
         if isinstance(make, Script):
             return recorded(make, mode, warmup, iterations, name)
         with mode:

@@ -25,9 +25,7 @@ NOT_CALLED = {
     "accelerate.accelerator": ("Accelerator.save", "Accelerator.save_model", "Accelerator.save_state"),
     "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint",),
     "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint",),
-    **dict.fromkeys(
-        ("torch.utils.tensorboard.writer", "torch.utils.tensorboard", "tensorboardX"), ("SummaryWriter",)
-    ),
+    **dict.fromkeys(("torch.utils.tensorboard.writer", "torch.utils.tensorboard", "tensorboardX"), ("SummaryWriter",)),
     "mlflow": (
         *("set_tracking_uri", "set_experiment", "start_run", "end_run", "autolog", "log_param", "log_params"),
         *("log_metric", "log_metrics", "log_artifact", "log_artifacts"),

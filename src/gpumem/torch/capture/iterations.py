@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from gpumem.torch.capture.capture_mode import CaptureMode
@@ -19,10 +20,11 @@ from gpumem.torch.internals import register_optimizer_step_post_hook, register_o
 from gpumem.torch.internals.redirected import OPTIMIZER, original, redirected
 from gpumem.torch.step.workload import WorkloadError
 
-# Steps, times the optimizers that there are, in which one that has not stepped is waited for: those of WGAN's critic are
-# five; not tuned.
+# Steps, times the optimizers that there are, for which one that does not step is waited: WGAN's critic takes five before
+# its generator takes one; not tuned.
 PATIENCE = 16
-UNLIKE = 8  # iterations without two alike in a row, as of batches padded to their longest text, after which one is taken
+# Iterations of which no two in a row are alike, as of batches padded to their longest text, before one is taken; not tuned.
+UNLIKE = 8
 IRREGULAR = 256  # steps, times the optimizers, without a pattern
 
 
@@ -142,7 +144,7 @@ class Iterations:
                 raise WorkloadError(f"{len(self.order)} steps of {len(alive)} optimizers follow no pattern")
             return []
         begins = self.ends[::-n][::-1]
-        return list(zip(begins, begins[1:]))[-UNLIKE:]
+        return list(pairwise(begins))[-UNLIKE:]
 
     def _cut(self, bounds: list[tuple[int, int]]) -> None:
         """Cut the last iteration out, or where no two of many are alike the one with the highest peak."""

@@ -24,7 +24,7 @@ def elsewhere(
     A whole script moves its batches there itself: what it makes without a device is on the host, but for parameters.
     """
     mode = Elsewhere(device, scene, values, None if whole_script else device)
-    stand_ins = {
+    stand_ins: dict[str, Any] = {
         **{name: mode.hosted(original(name)) for name in DRAWN},
         "torch.set_default_device": mode.set_default if whole_script else lambda device: None,
         BACKWARD: mode.kept(original(BACKWARD)),

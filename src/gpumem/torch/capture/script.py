@@ -72,6 +72,17 @@ class Script:
         """What its trace is called."""
         return Path(self.path).stem
 
+    def check(self, device: str, batch: int | None) -> None:
+        """Refuse what a script cannot be asked for, or one that is not there."""
+        if device != "meta":
+            raise WorkloadError(
+                f"{self.path}: device {device!r}: a script runs on 'meta'; a step by make runs on others"
+            )
+        if batch is not None:
+            raise WorkloadError(f"{self.path}: batch {batch}: a script has its own arguments; say it in them")
+        if not Path(self.path).is_file():
+            raise WorkloadError(f"{self.path!r:.80}: no such file; expected a Python script")
+
     def __repr__(self) -> str:
         return f"Script({self.path!r}, {self.args!r})"
 
@@ -82,13 +93,10 @@ class Stopped(BaseException):
 
 def recorded(script: Script, mode: CaptureMode, warmup: int, iterations: int, name: str) -> Captured:
     """Run a script until some iterations are through; return what was recorded of them."""
-    path = Path(script.path)
-    if not path.is_file():
-        raise WorkloadError(f"{script.path!r:.80}: no such file; expected a Python script")
     stop = _Stop()
     found = Iterations(mode, warmup, iterations, name or script.__name__, stop)
     with stop.insisting(), hands_off(stop), found.followed(), _as_main(script) as module:
-        _run(path, module, mode, stop)
+        _run(Path(script.path), module, mode, stop)
     if stop.why:
         raise WorkloadError(f"{script.path}: {stop.why}")
     if found.captured is None:
