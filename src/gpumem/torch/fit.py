@@ -22,7 +22,7 @@ from gpumem.swap.planners import planner_of
 from gpumem.torch.capture.capture import record
 from gpumem.torch.capture.captured import Captured
 from gpumem.torch.capture.one_gpu import of_size
-from gpumem.torch.capture.script import Script
+from gpumem.torch.capture.script import TrainingScript
 from gpumem.torch.fit_report import SECONDS, Fit, Largest
 from gpumem.torch.step.foreach_chunks import in_bytes
 from gpumem.torch.step.workload import Make, WorkloadError, name_of
@@ -35,7 +35,7 @@ START = 32  # where the search for it begins, where `make` does not say
 
 @strict
 def fit(
-    make: Make | Script,
+    make: Make | TrainingScript,
     machine: Machine | str,
     *,
     limit: int | str | None = None,
@@ -56,7 +56,7 @@ def fit(
 
     Parameters
     ----------
-    make : callable or Script
+    make : callable or TrainingScript
         As in `capture`.
     machine : Machine or str
         A machine, or the name of a preset.
@@ -153,7 +153,7 @@ Step = tuple[Trace, Need, Captured]  # with workspaces; what it takes; what was 
 class _Asked:
     """One question, and what was captured for it so far."""
 
-    make: Make | Script
+    make: Make | TrainingScript
     device: str
     chunk: int | None
     assume: str | None
@@ -285,14 +285,14 @@ class _Asked:
     @property
     def sizable(self) -> bool:
         """Whether `make` takes a batch."""
-        if isinstance(self.make, Script):
+        if isinstance(self.make, TrainingScript):
             return False
         takes = inspect.signature(self.make).parameters
         return "batch" in takes or any(p.kind is p.VAR_KEYWORD for p in takes.values())
 
     def start(self) -> int:
         """The batch at which to begin: the default of `make`, which has to take one."""
-        if isinstance(self.make, Script):
+        if isinstance(self.make, TrainingScript):
             raise WorkloadError(f"{self.make.path}: a script has its own arguments; largest needs def make(batch=...)")
         if not self.sizable:
             raise WorkloadError(f"{name_of(self.make)}: takes no batch to make larger; write def make(batch=...)")

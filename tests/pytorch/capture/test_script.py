@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gpumem import io
-from gpumem.torch import Captured, Script, WorkloadError, capture, fit, record
+from gpumem.torch import Captured, TrainingScript, WorkloadError, capture, fit, record
 from tests.conftest import Cli
 from tests.pytorch.capture import makes
 
@@ -67,7 +67,7 @@ def run(tmp_path: Path) -> Any:
     def captured(*parts: str, args: tuple[str, ...] = (), **options: Any) -> Captured:
         file = tmp_path / "train.py"
         file.write_text("".join(map(dedent, parts)))
-        return record(Script(file, args), **options)
+        return record(TrainingScript(file, args), **options)
 
     return captured
 
@@ -75,7 +75,7 @@ def run(tmp_path: Path) -> Any:
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_script_takes_what_its_step_takes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    script = record(Script(makes.SCRIPTS / f"{name}.py", PLAIN[name]))
+    script = record(TrainingScript(makes.SCRIPTS / f"{name}.py", PLAIN[name]))
     step = record(getattr(makes, name))
     assert script.trace.peak_load == pytest.approx(step.trace.peak_load, rel=0.005)
     assert not script.notes and len(script.bounds) == 2 and not [*tmp_path.iterdir()]
@@ -393,9 +393,9 @@ def test_a_script_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
     assert (
         io.read(out).peak_load
         == capture(make, batch=256).peak_load
-        == fit(Script(str(file), ["--batch", "256"]), "rtx4090").need.live
+        == fit(TrainingScript(str(file), ["--batch", "256"]), "rtx4090").need.live
     )
-    assert repr(Script("a.py", ["b"])) == "Script('a.py', ['b'])"
+    assert repr(TrainingScript("a.py", ["b"])) == "TrainingScript('a.py', ['b'])"
 
 
 def test_how_many_iterations_are_looked_at(run: Any) -> None:

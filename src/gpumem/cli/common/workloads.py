@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpumem.cli.common.parser import Group
 
 if TYPE_CHECKING:
-    from gpumem.torch import Script
+    from gpumem.torch import TrainingScript
     from gpumem.torch.step.workload import Make
 
 DEVICES = ("meta", "cpu", "cuda")
@@ -84,7 +84,7 @@ def as_script(words: Sequence[str]) -> Iterator[None]:
         sys.argv = arguments
 
 
-def workload_of(words: Sequence[str], device: str) -> Make | Script:
+def workload_of(words: Sequence[str], device: str) -> Make | TrainingScript:
     """Return the `make` that the words name, to run on a device, or the script.
 
     Raises
@@ -93,10 +93,10 @@ def workload_of(words: Sequence[str], device: str) -> Make | Script:
         No such file or function, or the file fails; PyTorch is missing.
     """
     try:
-        from gpumem.torch import Script, load, record as record  # which needs PyTorch itself
+        from gpumem.torch import TrainingScript, load, record as record  # which needs PyTorch itself
     except ImportError as error:
         raise ValueError(str(error)) from error
-    return Script(words[1], words[2:]) if words[0] == "--script" else load(words[0], device)
+    return TrainingScript(words[1], words[2:]) if words[0] == "--script" else load(words[0], device)
 
 
 def name_of(words: Sequence[str]) -> str:

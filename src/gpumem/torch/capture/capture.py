@@ -13,7 +13,7 @@ from gpumem.torch.capture.capture_mode import CaptureMode
 from gpumem.torch.capture.captured import Captured, cut
 from gpumem.torch.capture.fake_cuda import as_cuda
 from gpumem.torch.capture.redirect_device import elsewhere
-from gpumem.torch.capture.script import Script, recorded
+from gpumem.torch.capture.script import TrainingScript, recorded
 from gpumem.torch.internals import torch
 from gpumem.torch.step.foreach_chunks import in_bytes
 from gpumem.torch.step.refusals import alone, refusing, uncompiled
@@ -28,7 +28,7 @@ DEVICES = ("meta", "cpu", "cuda")
 
 @strict
 def capture(
-    make: Make | Script,
+    make: Make | TrainingScript,
     device: str = "meta",
     *,
     batch: int | None = None,
@@ -42,7 +42,7 @@ def capture(
 
     Parameters
     ----------
-    make : callable or Script
+    make : callable or TrainingScript
         `make(batch=..., device=...)`, each where it takes it, builds model and optimizer and returns `step`;
         `step()` runs one training iteration. What it returns is let go at once. Or a whole training script, on `meta`.
     device : str
@@ -125,7 +125,7 @@ def capture(
 
 @strict
 def record(
-    make: Make | Script,
+    make: Make | TrainingScript,
     device: str = "meta",
     *,
     batch: int | None = None,
@@ -143,11 +143,11 @@ def record(
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", samples, 1)):
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")
-    if isinstance(make, Script):
+    if isinstance(make, TrainingScript):
         make.check(device, batch)
-    whole = isinstance(make, Script)
+    whole = isinstance(make, TrainingScript)
     with alone(CaptureMode.alone), _world(device, in_bytes(chunk), assume, whole_script=whole) as mode:
-        if isinstance(make, Script):
+        if isinstance(make, TrainingScript):
             return recorded(make, mode, warmup, iterations, name)
         with mode:
             step = made(make, device, batch)

@@ -23,7 +23,7 @@ from gpumem.torch.step.workload import WorkloadError, blamed, line_of
 SWALLOWED = 10  # times that a script may catch what ends it, before none of its lines runs any more; not tuned
 
 
-class Script:
+class TrainingScript:
     """A training script with its arguments, for `capture` and `fit` in place of `make`.
 
     Parameters
@@ -59,7 +59,7 @@ class Script:
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder, "train.py")
     ...     _ = path.write_text(text)
-    ...     trace = capture(Script(str(path), ["8"]))
+    ...     trace = capture(TrainingScript(str(path), ["8"]))
     >>> trace.name, trace.ops.name[:2]
     ('train', ('_to_copy.default', 'addmm.default'))
     """
@@ -84,14 +84,14 @@ class Script:
             raise WorkloadError(f"{self.path!r:.80}: no such file; expected a Python script")
 
     def __repr__(self) -> str:
-        return f"Script({self.path!r}, {self.args!r})"
+        return f"TrainingScript({self.path!r}, {self.args!r})"
 
 
 class Stopped(BaseException):
     """Ends a script from within; no error, so that `except Exception` lets it pass."""
 
 
-def recorded(script: Script, mode: CaptureMode, warmup: int, iterations: int, name: str) -> Captured:
+def recorded(script: TrainingScript, mode: CaptureMode, warmup: int, iterations: int, name: str) -> Captured:
     """Run a script until some iterations are through; return what was recorded of them."""
     stop = _Stop()
     found = Iterations(mode, warmup, iterations, name or script.__name__, stop)
@@ -131,7 +131,7 @@ def _lines(path: Path, module: ModuleType) -> Iterator[None]:
 
 
 @contextmanager
-def _as_main(script: Script) -> Iterator[ModuleType]:
+def _as_main(script: TrainingScript) -> Iterator[ModuleType]:
     """What a script finds as if it had been started by itself, and what it may leave otherwise than it was."""
     module = ModuleType("__main__")
     module.__file__, module.__loader__ = script.path, SourceFileLoader("__main__", script.path)
