@@ -8,11 +8,13 @@ from functools import wraps
 from typing import Any
 
 from gpumem.torch.internals import TorchFunctionMode, device_constructors, quietly, torch
-from gpumem.torch.internals.redirected import BACKWARD, DRAWN, LOADED, original, redirected
+from gpumem.torch.internals.redirected import BACKWARD, COUNTED, DRAWN, LOADED, original, redirected
 from gpumem.torch.step.step_context import Scene
 from gpumem.torch.step.workload import WorkloadError
 from gpumem.torch.values.known import is_small
 from gpumem.torch.values.known_values import KnownValues
+
+IS_CUDA = torch.Tensor.is_cuda.__get__
 
 
 @contextmanager
@@ -20,7 +22,7 @@ def elsewhere(device: str, scene: Scene, values: KnownValues | None = None) -> I
     """Let a step run on a device; what loaders draw by chance, indices and seeds, stays on the host as always."""
     mode = Elsewhere(device, scene, values)
     stand_ins = {
-        **{name: mode.hosted(original(name)) for name in DRAWN},
+        **{name: mode.hosted(original(name)) for name in (*DRAWN, COUNTED)},
         "torch.set_default_device": lambda device: None,
         BACKWARD: mode.kept(original(BACKWARD)),
     }
@@ -61,6 +63,8 @@ class Elsewhere(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if func == IS_CUDA and self.device.type == "meta":
+            return args[0].is_meta
         kwargs = dict(kwargs or {})
         if self.scene.optimizing or self.on_host or func is torch.device:
             return func(*args, **kwargs)
