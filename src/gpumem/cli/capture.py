@@ -21,6 +21,7 @@ from gpumem.cli.common.workloads import (
     add_workload,
     as_script,
     name_of,
+    words_of,
     workload_of,
 )
 
@@ -39,6 +40,7 @@ def add(commands: Commands) -> None:
             "gpumem capture train.py:make -o trace.json.gz",
             "gpumem capture train.py:make -o trace.json.gz --batch 64 --device cpu",
             "gpumem capture train.py:make --compare --batch 2",
+            "gpumem capture -o trace.json.gz --script train.py --epochs 1 --batch-size 64",
         ],
     )
     add_workload(p)
@@ -66,13 +68,14 @@ def run(args: argparse.Namespace) -> int:
     check_file(args.out, (".json", ".json.gz"))
     one_word(args, "device", DEVICES)
     one_word(args, "assume", ASSUME)
-    with Progress() as progress, as_script(args.workload):
-        progress(f"loading {args.workload}")
-        make = workload_of(args.workload, args.device)
+    words = words_of(args)
+    with Progress() as progress, as_script(words):
+        progress(f"loading {shlex.join(words)}")
+        make = workload_of(words, args.device)
         from gpumem.torch import record
 
         progress("recording")
-        captured = record(make, args.device, name=name_of(args.workload), **_sizes(args))
+        captured = record(make, args.device, name=name_of(words), **_sizes(args))
     row = _written(captured, args)
     for note in captured.notes:
         tell(f"{captured.trace.name}: {note}")
@@ -83,13 +86,16 @@ def run(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     """Record the step on the device and on the host; say where they part."""
     one_word(args, "device", tuple(device for device in DEVICES if device != "cpu"))
-    with Progress() as progress, as_script(args.workload):
-        progress(f"loading {args.workload}")
-        make = workload_of(args.workload, args.device)
+    words = words_of(args)
+    if args.script is not None:
+        raise ValueError("--compare: a step is compared, FILE.py:make; a script runs on one device only")
+    with Progress() as progress, as_script(words):
+        progress(f"loading {words[0]}")
+        make: Any = workload_of(words, args.device)
         from gpumem.torch import compare
 
         progress("recording twice")
-        found = compare(make, device=args.device, name=name_of(args.workload), **_sizes(args))
+        found = compare(make, device=args.device, name=name_of(words), **_sizes(args))
     for note in found.device.notes:
         tell(f"{found.device.trace.name}: {note}")
     print(json.dumps(found.row()) if args.json else found.report())
@@ -108,14 +114,14 @@ def _written(captured: Captured, args: argparse.Namespace) -> dict[str, Any]:
     from gpumem.pipeline import at_the_peak
 
     trace, buffers = captured.trace, captured.trace.buffers
-    io.write_recording(args.out, captured.recording, captured.bounds[args.warmup :], name=trace.name)
+    io.write_recording(args.out, captured.recording, captured.bounds[-args.iterations :], name=trace.name)
     return {
         "file": args.out,
         "name": trace.name,
         "device": args.device,
         "batch": args.batch,
         "ops": trace.n,
-        "iterations": args.iterations,
+        "iterations": min(args.iterations, len(captured.bounds)),
         "buffers": len(buffers),
         "peak_load": trace.peak_load,
         "at_the_peak": dict(at_the_peak(trace)),

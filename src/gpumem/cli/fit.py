@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 from typing import Any
 
 from gpumem.base.units import fraction
@@ -23,6 +24,7 @@ from gpumem.cli.common.workloads import (
     add_workload,
     as_script,
     name_of,
+    words_of,
     workload_of,
 )
 
@@ -37,6 +39,7 @@ def add(commands: Commands) -> None:
             "gpumem fit train.py:make --machine rtx4090",
             "gpumem fit train.py:make --machine rtx4090 --batch 256 --overhead 10% --out planned",
             "gpumem fit train.py:make --machine rtx4090 --overhead 10% --largest",
+            "gpumem fit --machine rtx4090 --script train.py --epochs 1 --batch-size 256",
         ],
     )
     add_workload(p)
@@ -70,9 +73,10 @@ def run(args: argparse.Namespace) -> int:
     one_word(args, "device", DEVICES)
     one_word(args, "assume", ASSUME)
     options = _options(args)
-    with Progress() as progress, as_script(args.workload):
-        progress(f"loading {args.workload}")
-        make = workload_of(args.workload, args.device)
+    words = words_of(args)
+    with Progress() as progress, as_script(words):
+        progress(f"loading {shlex.join(words)}")
+        make = workload_of(words, args.device)
         from gpumem.torch import fit
 
         found = fit(
@@ -85,13 +89,13 @@ def run(args: argparse.Namespace) -> int:
             assume=args.assume,
             largest=args.largest,
             workspaces=args.workspaces,
-            name=name_of(args.workload),
+            name=name_of(words),
             progress=progress,
             **options,
         )
     if args.out is not None:
         with out_folder(args.out) as folder:
-            found.write(folder, args.workload)
+            found.write(folder, shlex.join(words))
     broken = [(tried.planner, tried.error) for tried in found.tried if tried.error]
     for name, error in broken:
         tell_failure(name, error, args.traceback)
@@ -100,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(found.row()))
     else:
-        step = found.next(args.workload, device=args.device, chunk=args.chunk, assume=args.assume, written=args.out)
+        step = found.next(words, device=args.device, chunk=args.chunk, assume=args.assume, written=args.out)
         print(f"{found.report()}\n\nnext: {step}")
     if not found.fits_planned:
         complain(found.answer())

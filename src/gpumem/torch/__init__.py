@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from gpumem.torch.capture.explain import ByBackend as ByBackend
     from gpumem.torch.capture.load_workload import load as load
+    from gpumem.torch.capture.script import Script as Script
     from gpumem.torch.compiled.solver import Solver as Solver, solver as solver
     from gpumem.torch.fit import fit as fit
     from gpumem.torch.fit_report import Fit as Fit, Largest as Largest

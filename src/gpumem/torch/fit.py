@@ -22,6 +22,7 @@ from gpumem.swap.planners import planner_of
 from gpumem.torch.capture.capture import record
 from gpumem.torch.capture.captured import Captured
 from gpumem.torch.capture.one_gpu import of_size
+from gpumem.torch.capture.script import Script
 from gpumem.torch.fit_report import SECONDS, Fit, Largest
 from gpumem.torch.step.foreach_chunks import in_bytes
 from gpumem.torch.step.workload import Make, WorkloadError, name_of
@@ -34,7 +35,7 @@ START = 32  # where the search for it begins, where `make` does not say
 
 @strict
 def fit(
-    make: Make,
+    make: Make | Script,
     machine: Machine | str,
     *,
     limit: int | str | None = None,
@@ -55,7 +56,7 @@ def fit(
 
     Parameters
     ----------
-    make : callable
+    make : callable or Script
         As in `capture`.
     machine : Machine or str
         A machine, or the name of a preset.
@@ -152,7 +153,7 @@ Step = tuple[Trace, Need, Captured]  # with workspaces; what it takes; what was 
 class _Asked:
     """One question, and what was captured for it so far."""
 
-    make: Make
+    make: Make | Script
     device: str
     chunk: int | None
     assume: str | None
@@ -284,11 +285,15 @@ class _Asked:
     @property
     def sizable(self) -> bool:
         """Whether `make` takes a batch."""
+        if isinstance(self.make, Script):
+            return False
         takes = inspect.signature(self.make).parameters
         return "batch" in takes or any(p.kind is p.VAR_KEYWORD for p in takes.values())
 
     def start(self) -> int:
         """The batch at which to begin: the default of `make`, which has to take one."""
+        if isinstance(self.make, Script):
+            raise WorkloadError(f"{self.make.path}: a script has its own arguments; largest needs def make(batch=...)")
         if not self.sizable:
             raise WorkloadError(f"{name_of(self.make)}: takes no batch to make larger; write def make(batch=...)")
         takes = inspect.signature(self.make).parameters

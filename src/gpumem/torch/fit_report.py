@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
@@ -238,7 +238,7 @@ class Fit(Shown):
 
     def next(
         self,
-        workload: str,
+        workload: str | Sequence[str],
         *,
         device: str = "meta",
         chunk: str | None = None,
@@ -252,8 +252,8 @@ class Fit(Shown):
 
         Parameters
         ----------
-        workload : str
-            `FILE.py:make`.
+        workload : str or sequence of str
+            `FILE.py:make`, or the words `--script FILE.py ARGS`.
         device : str
             Where it was captured.
         chunk : str, optional
@@ -266,30 +266,37 @@ class Fit(Shown):
         where = [] if device == "meta" else ["--device", device]
         where += [] if chunk is None else ["--chunk", chunk]
         where += [] if assume is None else ["--assume", assume]
-        command = ["gpumem", "fit", workload, *where, "--machine", self.machine.name]
+        given = [workload] if isinstance(workload, str) else [*workload]
+        whole_script = given[:1] == ["--script"]
+
+        def typed(*words: str) -> str:  # what a script is given stands last
+            gpumem, command, *rest = words
+            return shlex.join([gpumem, command, *rest, *given] if whole_script else [gpumem, command, *given, *rest])
+
+        command = ["gpumem", "fit", *where, "--machine", self.machine.name]
         sized = [] if self.batch is None else ["--batch", str(self.batch)]
         bound = [] if self.overhead is None else ["--overhead", f"{self.overhead * 100:g}%"]
         limit = [] if self.limit == self._room else ["--limit", _typed(self.limit)]
         told = [] if self.seconds == SECONDS else ["--seconds", f"{self.seconds:g}"]
         if self.fits and self.sizable and self.largest is None and written is None:
-            return shlex.join([*command, *limit, *bound, "--largest"])
+            return typed(*command, *limit, *bound, "--largest")
         if self.planned is not None and written is None:
-            return shlex.join([*command, *sized, *limit, *bound, *told, "--out", "planned"])
+            return typed(*command, *sized, *limit, *bound, *told, "--out", "planned")
         if self.planned is not None and self.planned.plan.decisions and written is not None:
-            given = {"plan": written, "chunk": chunk, "device": None if device == "meta" else device}
-            how = "".join(f', {name}="{value}"' for name, value in given.items() if value is not None)
+            keywords = {"plan": written, "chunk": chunk, "device": None if device == "meta" else device}
+            how = "".join(f', {name}="{value}"' for name, value in keywords.items() if value is not None)
             return f'with gpumem.torch.managed("{_typed(self.limit)}"{how}): ...'
         if self.fits_planned:
-            return shlex.join(["gpumem", "capture", workload, *where, *sized, "-o", "trace.json.gz"])
+            return typed("gpumem", "capture", *where, *sized, "-o", "trace.json.gz")
         if self.needs <= self.limit and self._longer <= LONGEST:
-            return shlex.join([*command, *sized, *limit, *bound, "--seconds", f"{self._longer:g}"])
+            return typed(*command, *sized, *limit, *bound, "--seconds", f"{self._longer:g}")
         pool = self.limit if self.least is None else self.least.pool or 0
         if pool <= self._room:
-            return shlex.join([*command, *sized, "--limit", _typed(pool), *bound, *told])
+            return typed(*command, *sized, "--limit", _typed(pool), *bound, *told)
         if larger := [m for m in PRESETS.values() if m.available - self.context >= pool]:
             command[-1] = min(larger, key=lambda m: m.capacity).name
-            return shlex.join([*command, *sized, *bound])
-        return shlex.join([*command, *limit, *bound, *(["--largest"] if self.sizable else ["--workspaces", "none"])])
+            return typed(*command, *sized, *bound)
+        return typed(*command, *limit, *bound, *(["--largest"] if self.sizable else ["--workspaces", "none"]))
 
     @property
     def _room(self) -> int:

@@ -1,15 +1,17 @@
-"""What a workload is on the command line: FILE.py:make."""
+"""What a workload is on the command line: FILE.py:make, or --script FILE.py with its arguments."""
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
 from gpumem.cli.common.parser import Group
 
 if TYPE_CHECKING:
+    from gpumem.torch import Script
     from gpumem.torch.step.workload import Make
 
 DEVICES = ("meta", "cpu", "cuda")
@@ -18,8 +20,32 @@ WORKLOAD = "a Python file and in it make(batch=...), which builds a model and re
 
 
 def add_workload(p: Group) -> None:
-    """Add the argument that `workload_of` reads."""
-    p.add_argument("workload", metavar="FILE.py:make", help=WORKLOAD)
+    """Add the arguments that `words_of` reads."""
+    p.add_argument("workload", nargs="?", metavar="FILE.py:make", help=WORKLOAD)
+    told = (
+        "instead: a whole training script and its arguments, all that follow; it runs as by itself, on a GPU that is "
+        "not there, until three iterations are through"
+    )
+    p.add_argument("--script", nargs=argparse.REMAINDER, metavar="FILE.py", help=told)
+
+
+def words_of(args: argparse.Namespace) -> list[str]:
+    """Return the words by which a command line says what to capture.
+
+    Raises
+    ------
+    ValueError
+        It says nothing, or two things.
+    """
+    if args.script is None:
+        if args.workload is None:
+            raise ValueError(f"FILE.py:make is missing: {WORKLOAD}; or --script FILE.py for a whole script")
+        return [args.workload]
+    if not args.script:
+        raise ValueError("--script: a file must follow, and then its arguments")
+    if args.workload is not None:
+        raise ValueError(f"{args.workload!r:.60} and --script {args.script[0]}: one of the two")
+    return ["--script", *args.script]
 
 
 def add_device(p: Group) -> None:
@@ -44,13 +70,13 @@ def add_assume(p: Group) -> None:
 
 
 @contextmanager
-def as_script(text: str) -> Iterator[None]:
+def as_script(words: Sequence[str]) -> Iterator[None]:
     """Let a workload run as a script by itself: it finds no arguments of ours, and what it prints goes to stderr.
 
     (stdout is for what the command has to say.)
     """
     arguments = sys.argv
-    sys.argv = [_parts(text)[0]]
+    sys.argv = [_parts(words)[0]]
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -58,8 +84,8 @@ def as_script(text: str) -> Iterator[None]:
         sys.argv = arguments
 
 
-def workload_of(text: str, device: str) -> Make:
-    """Return the `make` that the argument names, to run on a device.
+def workload_of(words: Sequence[str], device: str) -> Make | Script:
+    """Return the `make` that the words name, to run on a device, or the script.
 
     Raises
     ------
@@ -67,23 +93,24 @@ def workload_of(text: str, device: str) -> Make:
         No such file or function, or the file fails; PyTorch is missing.
     """
     try:
-        from gpumem.torch import load, record as record  # which needs PyTorch itself
+        from gpumem.torch import Script, load, record as record  # which needs PyTorch itself
     except ImportError as error:
         raise ValueError(str(error)) from error
-    return load(text, device)
+    return Script(words[1], words[2:]) if words[0] == "--script" else load(words[0], device)
 
 
-def name_of(text: str) -> str:
+def name_of(words: Sequence[str]) -> str:
     """Return what a workload's trace is called: as the file, and as the function where that is not `make`.
 
-    >>> name_of("nets/resnet50.py:make"), name_of("nets.py:small")
-    ('resnet50', 'nets.small')
+    >>> name_of(["nets/resnet50.py:make"]), name_of(["nets.py:small"]), name_of(["--script", "train.py", "--lr", "1"])
+    ('resnet50', 'nets.small', 'train')
     """
-    file, function = _parts(text)
+    file, function = _parts(words)
     stem = file.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
     return stem if function == "make" else f"{stem}.{function}"
 
 
-def _parts(text: str) -> tuple[str, str]:
+def _parts(words: Sequence[str]) -> tuple[str, str]:
+    text = words[1] if words[0] == "--script" else words[0]
     file, _, function = text.rpartition(":") if ".py:" in text else (text, "", "make")
     return file, function

@@ -13,6 +13,7 @@ from gpumem.torch.capture.capture_mode import CaptureMode
 from gpumem.torch.capture.captured import Captured, cut
 from gpumem.torch.capture.fake_cuda import as_cuda
 from gpumem.torch.capture.redirect_device import elsewhere
+from gpumem.torch.capture.script import Script, recorded
 from gpumem.torch.internals import torch
 from gpumem.torch.step.foreach_chunks import in_bytes
 from gpumem.torch.step.refusals import alone, refusing, uncompiled
@@ -27,7 +28,7 @@ DEVICES = ("meta", "cpu", "cuda")
 
 @strict
 def capture(
-    make: Make,
+    make: Make | Script,
     device: str = "meta",
     *,
     batch: int | None = None,
@@ -41,9 +42,9 @@ def capture(
 
     Parameters
     ----------
-    make : callable
+    make : callable or Script
         `make(batch=..., device=...)`, each where it takes it, builds model and optimizer and returns `step`;
-        `step()` runs one training iteration. What it returns is let go at once.
+        `step()` runs one training iteration. What it returns is let go at once. Or a whole training script, on `meta`.
     device : str
         `meta`: nothing is computed and no memory is taken; tensors made without a device, or on `cuda`, have none, and
         ops are chosen as for CUDA tensors. `cpu`, `cuda`: it trains for real, and every bit comes out as unrecorded.
@@ -124,7 +125,7 @@ def capture(
 
 @strict
 def record(
-    make: Make,
+    make: Make | Script,
     device: str = "meta",
     *,
     batch: int | None = None,
@@ -142,7 +143,12 @@ def record(
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", samples, 1)):
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")
-    with alone(CaptureMode.alone), _world(device, in_bytes(chunk), assume) as mode:
+    if isinstance(make, Script):
+        make.check(device, batch)
+    whole = isinstance(make, Script)
+    with alone(CaptureMode.alone), _world(device, in_bytes(chunk), assume, whole_script=whole) as mode:
+        if isinstance(make, Script):
+            return recorded(make, mode, warmup, iterations, name)
         with mode:
             step = made(make, device, batch)
         bounds = [_iteration(mode, step, k) for k in range(warmup + iterations)]
@@ -150,14 +156,14 @@ def record(
 
 
 @contextmanager
-def _world(device: str, chunk: int | None, assume: str | None) -> Iterator[CaptureMode]:
+def _world(device: str, chunk: int | None, assume: str | None, *, whole_script: bool = False) -> Iterator[CaptureMode]:
     """What a step runs in, and who watches it: the device, hooks, no garbage collection in the middle."""
     mode = CaptureMode(device, Scene(), stopwatch(device), chunk, assume)
     with ExitStack() as world:
         if device == "meta":
             world.enter_context(as_cuda())
         if device != "cpu":
-            world.enter_context(elsewhere(device, mode.scene, mode.values))
+            world.enter_context(elsewhere(device, mode.scene, mode.values, whole_script=whole_script))
         world.enter_context(refusing())
         world.enter_context(mode.scene.followed())
         if gc.isenabled():

@@ -124,14 +124,22 @@ def cut(
     name: str,
     alike: bool = True,
     assumptions: tuple[Assumption, ...] = (),
+    *,
+    closed: bool = False,
 ) -> Captured:
-    """Turn what was watched into a recording, and its last iteration into a trace; see to it that two are `alike`."""
+    """Turn what was watched into a recording, and its last iteration into a trace; see to it that two are `alike`.
+
+    `closed`: what is there when it begins, or when it ends, is so for all of it before or after; iterations that are
+    not alike can be cut out in no other way.
+    """
     recorder.storages.bury()
     made = recorder.recorder.recording()
     if recorder.ns:
         made = replace(made, ops=replace(made.ops, duration=np.array(recorder.ns, np.int64)))
     alloc, free = np.array(recorder.maker, np.int64), made.free.copy()
     lo, hi = bounds[-1]
+    if closed:
+        alloc, free = _closed(alloc, free, lo, hi)
     if alike:
         check_alike(made, bounds, recorder.phase)
     goes_on = carried(alloc, free, lo, hi)
@@ -147,6 +155,12 @@ def cut(
         raise WorkloadError(f"iteration {len(bounds) - 1} cannot be cut out: {error}; {ALIKE}") from error
     notes = _notes(recorder, each, len(bounds) > 1)
     return Captured(trace, recording, tuple(bounds), tuple(recorder.phase), each, notes, assumptions)
+
+
+def _closed(alloc: I64, free: I64, lo: int, hi: int) -> tuple[I64, I64]:
+    """Blocks of which none crosses an end of the iteration, but for those that are there throughout."""
+    dies, made = (free >= lo) & (free < hi), (alloc >= lo) & (alloc < hi)
+    return np.where(dies & (alloc < lo), lo, alloc), np.where(made & (free >= hi), hi - 1, free)
 
 
 def _kept(

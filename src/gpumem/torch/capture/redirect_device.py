@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 from gpumem.torch.internals import TorchFunctionMode, device_constructors, quietly, torch
-from gpumem.torch.internals.redirected import BACKWARD, COUNTED, DRAWN, LOADED, original, redirected
+from gpumem.torch.internals.redirected import BACKWARD, COUNTED, DRAWN, LOADED, PARAMETER, original, redirected
 from gpumem.torch.step.step_context import Scene
 from gpumem.torch.step.workload import WorkloadError
 from gpumem.torch.values.known import is_small
@@ -18,14 +18,21 @@ IS_CUDA = torch.Tensor.is_cuda.__get__
 
 
 @contextmanager
-def elsewhere(device: str, scene: Scene, values: KnownValues | None = None) -> Iterator[None]:
-    """Let a step run on a device; what loaders draw by chance, indices and seeds, stays on the host as always."""
-    mode = Elsewhere(device, scene, values)
-    stand_ins = {
+def elsewhere(
+    device: str, scene: Scene, values: KnownValues | None = None, *, whole_script: bool = False
+) -> Iterator[None]:
+    """Let a step run on a device; what loaders draw by chance, indices and seeds, stays on the host as always.
+
+    A whole script moves its batches there itself: what it makes without a device is on the host, but for parameters.
+    """
+    mode = Elsewhere(device, scene, values, None if whole_script else device)
+    stand_ins: dict[str, Any] = {
         **{name: mode.hosted(original(name)) for name in (*DRAWN, COUNTED)},
-        "torch.set_default_device": lambda device: None,
+        "torch.set_default_device": mode.set_default if whole_script else lambda device: None,
         BACKWARD: mode.kept(original(BACKWARD)),
     }
+    if whole_script:
+        stand_ins[PARAMETER] = mode.placed(original(PARAMETER))
     if device == "meta":
         stand_ins[LOADED] = _in_this_process(original(LOADED))
     with redirected(stand_ins.items()), mode:
@@ -51,10 +58,12 @@ class Elsewhere(TorchFunctionMode):
     """As `with torch.device(...)`, but `cuda` means that device too, and optimizers keep their counters on the host.
 
     (They do so on a GPU: a default device is what no training script sets, tensors are sent there one by one.)
+    `default`: where tensors are made that are told no device; None leaves that to PyTorch.
     """
 
-    def __init__(self, device: str, scene: Scene, values: KnownValues | None = None) -> None:
+    def __init__(self, device: str, scene: Scene, values: KnownValues | None, default: str | None) -> None:
         super().__init__()
+        self.default = None if default is None else torch.device(default)
         self.values = values  # what is known of tensors, where they have no values
         self.device, self.scene = torch.device(device), scene
         self.index: int | None = None  # of the GPU that the step names
@@ -75,7 +84,7 @@ class Elsewhere(TorchFunctionMode):
             args = (args[0], torch.device("cuda", args[1]), *args[2:])
         args = tuple(self._meant(x) for x in args)
         kwargs = {name: self._meant(x) for name, x in kwargs.items()}
-        if func is torch.Tensor.__setitem__ and self.device.type == "meta" and isinstance(args[2], (bool, int, float)):
+        if func is torch.Tensor.__setitem__ and args[0].is_meta and isinstance(args[2], (bool, int, float)):
             with quietly():  # as on a GPU, where the number is on the host; without a device it would be a tensor there
                 args = (*args[:2], torch.tensor(args[2], dtype=args[0].dtype, device="cpu"))
         if self.device.type == "meta":  # the host's memory is the host's, pinned or not
@@ -84,8 +93,8 @@ class Elsewhere(TorchFunctionMode):
             if func is torch.Tensor.record_stream:
                 return None
             kwargs.pop("pin_memory", None)
-        if kwargs.get("device") is None and func in device_constructors():
-            kwargs["device"] = self.device
+        if self.default is not None and kwargs.get("device") is None and func in device_constructors():
+            kwargs["device"] = self.default
         made = func(*args, **kwargs)
         if self.values is not None and func in FROM_DATA and isinstance(made, torch.Tensor) and made.is_meta:
             self._given(made, args, kwargs)
@@ -95,9 +104,29 @@ class Elsewhere(TorchFunctionMode):
         """Note what a tensor holds that was made of numbers: PyTorch makes it without telling a mode."""
         data = next((x for x in args if not isinstance(x, torch.Tensor)), kwargs.get("data"))
         assert self.values is not None
-        if is_small(made) and not isinstance(data, torch.Tensor):
+        if is_small(made) and data is not None and not isinstance(data, torch.Tensor):
             with quietly():
                 self.values.given(made, torch.tensor(data, dtype=made.dtype, device="cpu"))
+
+    def set_default(self, device: Any) -> None:
+        """As `torch.set_default_device`."""
+        self.default = None if device is None else torch.device(self._meant(device))
+
+    def placed(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """Let parameters be made on the device, whatever they are made of.
+
+        So a model takes no memory of the host, and moving it changes nothing: to a device of another kind PyTorch moves
+        parameters by making others, of which an optimizer or a tied layer would not know.
+        """
+
+        def called(cls: type, data: torch.Tensor | None = None, requires_grad: bool = True) -> Any:
+            if data is None:
+                data = torch.empty(0, device=self.device)
+            elif type(data) in (torch.Tensor, torch.nn.Parameter) and data.device.type == "cpu":
+                data = data.detach().to(self.device)
+            return make(cls, data, requires_grad)
+
+        return called
 
     def hosted(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Let what a function makes be on the host."""

@@ -19,6 +19,7 @@ _OPTIMIZERS = ("optimizer", "adadelta", "adam", "adamax", "asgd", "nadam", "rada
 DRAWN = tuple(f"torch.utils.data.dataloader._BaseDataLoaderIter.{name}" for name in ("__init__", "_next_index"))
 COUNTED = "torch.optim.Adagrad.__init__"
 LOADED = "torch.utils.data.dataloader.DataLoader._get_iterator"
+PARAMETER, OPTIMIZER, SAVED = "torch.nn.Parameter.__new__", "torch.optim.Optimizer.__init__", "torch.save"
 BACKWARD = "torch.autograd._engine_run_backward"
 CAST = "torch.amp.autocast_mode._cast"
 BY_DEVICE = (
@@ -80,13 +81,18 @@ DEVICE: tuple[Private, ...] = (
     Private(LOADED, "tensors without values cannot be sent between processes"),
     *_all("the device is chosen already", ("set_default_device",)),
     Private(BACKWARD, "`Tensor.backward` takes function modes off"),
+    Private(PARAMETER, "moved to a device of another kind a parameter would be another one"),
+)
+SCRIPTS: tuple[Private, ...] = (
+    Private(OPTIMIZER, "that there is another optimizer is known before it steps"),
+    Private(SAVED, "checkpoints of a script that is only looked at are not written"),
 )
 REFUSED: tuple[Private, ...] = (
     *_all("what is compiled cannot be recorded", ("compile",)),
     *_all("a graph replays what no recorder sees", ("cuda.CUDAGraph", "cuda.graph", "cuda.make_graphed_callables")),
 )
 MODES: tuple[Private, ...] = (Private(WITHOUT_MODES, "ops run where PyTorch switches all modes off, to print"),)
-TABLE = {row.name: row for row in (*ONE_GPU, *AS_CUDA, *AUTOCAST, *DEVICE, *REFUSED, *MODES)}
+TABLE = {row.name: row for row in (*ONE_GPU, *AS_CUDA, *AUTOCAST, *DEVICE, *REFUSED, *SCRIPTS, *MODES)}
 
 
 INHERITED = object()  # what a class has of another one

@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from itertools import chain, count
 from types import FrameType
 from typing import Any
@@ -195,10 +195,28 @@ class Scene:
         return begin
 
     @forgets
-    def _optimize(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _optimize(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         self.on_gradients(p for group in optimizer.param_groups for p in group["params"])
         self.optimizing = True
         self.optimizers.add(optimizer)
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._closure(args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._closure(kwargs["closure"])}
+        return None
+
+    def _closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """What an optimizer calls for the loss is a forward and a backward pass, and no part of the optimizer."""
+
+        @wraps(closure)
+        def called() -> Any:
+            before, self.optimizing = self.optimizing, False
+            try:
+                return closure()
+            finally:
+                self.optimizing = before
+
+        return called
 
     def _optimized(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.optimizing = False

@@ -55,7 +55,7 @@ def _check(step: Step, whose: str) -> None:
         )
 
 
-def name_of(make: Make) -> str:
+def name_of(make: object) -> str:
     """What to call a workload in messages."""
     return str(getattr(make, "__name__", type(make).__name__))
 

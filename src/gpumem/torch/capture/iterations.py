@@ -1,0 +1,163 @@
+"""Where the iterations of a training script are: from one optimizer step to the next.
+
+With several optimizers an iteration is one period of the pattern in which they step. One that is there and does not
+step may still begin to (a critic steps five times before its generator does once), so it is waited for a while.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from gpumem.torch.capture.capture_mode import CaptureMode
+from gpumem.torch.capture.captured import Captured, cut
+from gpumem.torch.internals import register_optimizer_step_post_hook, register_optimizer_step_pre_hook, torch
+from gpumem.torch.internals.redirected import OPTIMIZER, original, redirected
+from gpumem.torch.step.workload import WorkloadError
+
+# Steps, times the optimizers that there are, for which one that does not step is waited: WGAN's critic takes five before
+# its generator takes one; not tuned.
+PATIENCE = 16
+# Iterations of which no two in a row are alike, as of batches padded to their longest text, before one is taken; not tuned.
+UNLIKE = 8
+IRREGULAR = 256  # steps, times the optimizers, without a pattern
+
+
+def period(order: Sequence[int], needed: Set[int], times: int) -> int:
+    """Return the length of the pattern that the last steps repeat, and in which all `needed` optimizers step; or 0.
+
+    Parameters
+    ----------
+    order : sequence of int
+        The optimizer of each step.
+    needed : set of int
+        Optimizers.
+    times : int
+        How often it is to be there.
+
+    Notes
+    -----
+    O(steps^2) at worst, O(steps) where optimizers differ early.
+
+    Examples
+    --------
+    >>> period([1, 1, 1], {1}, 3), period([1, 2, 1, 2, 1, 2], {1, 2}, 3), period([1, 1, 1], {1, 2}, 3)
+    (1, 2, 0)
+    """
+    for n in range(1, len(order) // times + 1):
+        last = order[-n:]
+        ends = [len(order) - k * n for k in range(times)]
+        if needed <= {*last} and all(order[end - n : end] == last for end in ends):
+            return n
+    return 0
+
+
+class Iterations:
+    """Finds the iterations of a script while it runs, and ends it when it has them.
+
+    What runs before the first step is not recorded: a validation pass, or what a model is built of.
+
+    Parameters
+    ----------
+    mode : CaptureMode
+        Records the script.
+    warmup, iterations : int
+        How many iterations are looked at, and how many, one at least, go before.
+    name : str
+        Of the trace.
+    stop : callable
+        Ends the script.
+    """
+
+    def __init__(self, mode: CaptureMode, warmup: int, iterations: int, name: str, stop: Callable[[], None]) -> None:
+        self.mode, self.name, self.stop = mode, name, stop
+        self.count, self.alike = max(warmup, 1) + iterations, iterations > 1
+        self.numbers: Any = weakref.WeakKeyDictionary()  # of optimizers
+        self.last: dict[int, int] = {}  # the last step of each, or the one before which it was made
+        self.order: list[int] = []  # the optimizer of each step
+        self.ends: list[int] = []  # of each step: the next op
+        self.captured: Captured | None = None
+        self._under_way: list[torch.optim.Optimizer] = []  # steps, one in another
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Listen while a script runs."""
+        make = original(OPTIMIZER)
+
+        def made(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            make(optimizer, *args, **kwargs)
+            self._number(optimizer)
+
+        hooks = [
+            register_optimizer_step_pre_hook(self._begin),
+            register_optimizer_step_post_hook(self._end),
+        ]
+        try:
+            with redirected([(OPTIMIZER, made)]):
+                yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _number(self, optimizer: torch.optim.Optimizer) -> int:
+        number: int = self.numbers.setdefault(optimizer, len(self.last))
+        self.last.setdefault(number, len(self.order))
+        return number
+
+    def _begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer in self._under_way:  # its step failed, and somebody caught that
+            del self._under_way[self._under_way.index(optimizer) :]
+        self._under_way.append(optimizer)
+
+    def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        del self._under_way[self._under_way.index(optimizer) :]
+        if self._under_way:  # the step of one that others wrap is no step of its own
+            self.last.pop(self.numbers.pop(optimizer, -1), None)
+        elif self.captured is None:
+            self._stepped(self._number(optimizer))
+
+    def _stepped(self, number: int) -> None:
+        gc.collect()
+        self.ends.append(self.mode.recorder.end())
+        self.order.append(number)
+        self.last[number] = len(self.order)
+        bounds = self._bounds()
+        if len(bounds) >= self.count - 1:
+            self._cut(bounds)  # now, as what the script holds dies with it
+        if self.captured is not None:
+            self.stop()
+        self.mode.recorder.begin()
+
+    def _bounds(self) -> list[tuple[int, int]]:
+        """Return the iterations that the last steps are, the first of all left out; none where they are too few."""
+        alive = {*self.numbers.values()}
+        waited = len(self.order) - PATIENCE * len(alive)
+        needed = {number for number in alive if len(alive) == 1 or self.last[number] > waited or waited <= 0}
+        n = period(self.order, needed, self.count)
+        if not n:
+            if len(self.order) > IRREGULAR * len(alive):
+                raise WorkloadError(f"{len(self.order)} steps of {len(alive)} optimizers follow no pattern")
+            return []
+        begins = self.ends[::-n][::-1]
+        return list(pairwise(begins))[-UNLIKE:]
+
+    def _cut(self, bounds: list[tuple[int, int]]) -> None:
+        """Cut the last iteration out, or where no two of many are alike the one with the highest peak."""
+        recorder, assumptions = self.mode.recorder, self.mode.assumptions.found
+        if any(lo == hi for lo, hi in bounds):
+            raise WorkloadError(f"an optimizer steps, and no op ran on {self.mode.device}; it has to train on 'cuda'")
+        try:
+            self.captured = cut(recorder, bounds[1 - self.count :], self.name, self.alike, assumptions)
+        except WorkloadError as error:
+            if len(bounds) < UNLIKE:
+                return
+            each = [cut(recorder, [one], self.name, False, assumptions, closed=True) for one in bounds]
+            largest = max(each, key=lambda one: one.trace.peak_load)
+            why = str(error).partition(";")[0]
+            note = f"{why}: of {len(each)} iterations this is the one with the highest peak; others may need more"
+            self.captured = replace(largest, notes=(*largest.notes, note))
