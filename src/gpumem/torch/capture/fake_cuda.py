@@ -79,6 +79,7 @@ FUSED = [
     for name in ("_fused_sgd_", "_fused_adagrad_", "_fused_adam_", "_fused_adamw_")
     for of in ("", ".tensor_lr")
 ]
+ALIGNED = 16  # bytes: what rows of a grouped product begin at
 MEAN = 1  # of reductions, as ATen counts them
 WHOLE = (
     "mse_loss",
@@ -104,6 +105,7 @@ def as_cuda() -> Iterator[None]:
             library.impl(name, _ctc_loss_backward, "Meta")
         for name in WHOLE:
             library.impl(name, partial(_reduced, getattr(aten, name).default), "Meta")
+        library.impl("_grouped_mm", _grouped_mm, "Meta")  # PyTorch's own takes bfloat16 alone
         library.impl("native_layer_norm_backward", _layer_norm_backward, "Meta")
         library.impl("im2col", _columns, "Meta")
         library.impl("col2im", _image, "Meta")
@@ -155,6 +157,22 @@ def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if p == 1:
         return x * x.new_zeros(())
     return aten.native_dropout(x, p, train)[0]
+
+
+def _grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """A product by groups: of rows, of columns, of what is summed, or one for each group; its rows are aligned."""
+    groups = [] if a.dim() != b.dim() else [a.size(0) if offs is None else offs.numel()]
+    dtype = out_dtype or a.dtype
+    width = ALIGNED // dtype.itemsize
+    row = (b.size(-1) + width - 1) // width * width
+    strides = [a.size(-2) * row] * len(groups)
+    return a.new_empty_strided([*groups, a.size(-2), b.size(-1)], [*strides, row, 1], dtype=dtype)
 
 
 def _one_hot(x: torch.Tensor, classes: int = -1) -> torch.Tensor:
