@@ -46,6 +46,7 @@ CLASSES = {
     "LatencyTable": ("gpumem.execute.latency", "gpumem.execute.latency.read_table(path) returns one"),
     "Allocator": ("gpumem.pool.allocators.protocol", "gpumem.pool.BFC() makes one"),
     "Pool": ("gpumem.pool.allocators.protocol", "gpumem.pool.BFC() makes one"),
+    "Script": ("gpumem.torch.capture.script", "gpumem.torch.Script(path, args) makes one"),
     "Link": ("gpumem.simulator.machine", "gpumem.simulator.Link(latency_ns, ns_per_byte) makes one"),
 }
 PLAIN: dict[str, Test] = {

@@ -124,22 +124,11 @@ def cut(
     name: str,
     alike: bool = True,
     assumptions: tuple[Assumption, ...] = (),
-    *,
-    closed: bool = False,
 ) -> Captured:
-    """Turn what was watched into a recording, and its last iteration into a trace; see to it that two are `alike`.
-
-    `closed`: what is there when it begins, or when it ends, is so for all of it before or after; iterations that are
-    not alike can be cut out in no other way.
-    """
-    recorder.storages.bury()
-    made = recorder.recorder.recording()
-    if recorder.ns:
-        made = replace(made, ops=replace(made.ops, duration=np.array(recorder.ns, np.int64)))
+    """Turn what was watched into a recording, and its last iteration into a trace; see to it that two are `alike`."""
+    made = _made(recorder)
     alloc, free = np.array(recorder.maker, np.int64), made.free.copy()
     lo, hi = bounds[-1]
-    if closed:
-        alloc, free = _closed(alloc, free, lo, hi)
     if alike:
         check_alike(made, bounds, recorder.phase)
     goes_on = carried(alloc, free, lo, hi)
@@ -157,10 +146,33 @@ def cut(
     return Captured(trace, recording, tuple(bounds), tuple(recorder.phase), each, notes, assumptions)
 
 
-def _closed(alloc: I64, free: I64, lo: int, hi: int) -> tuple[I64, I64]:
-    """Blocks of which none crosses an end of the iteration, but for those that are there throughout."""
-    dies, made = (free >= lo) & (free < hi), (alloc >= lo) & (alloc < hi)
-    return np.where(dies & (alloc < lo), lo, alloc), np.where(made & (free >= hi), hi - 1, free)
+def cut_alone(
+    recorder: OpRecorder, bounds: tuple[int, int], name: str, assumptions: tuple[Assumption, ...] = ()
+) -> Captured:
+    """Turn one iteration into a trace, whatever the others are like.
+
+    What crosses one of its ends does so no more: it is there from the beginning, or until the end.
+    """
+    made, alloc, (lo, hi) = _made(recorder), np.array(recorder.maker, np.int64), bounds
+    kind, names = _kinds(recorder, alloc, made.free)
+    whole = replace(made, alloc=np.where(alloc < 0, BEFORE, alloc), kind=kind, name=names)
+    part = whole.part(lo, hi)
+    comes, goes = part.alloc != BEFORE, part.free != NEVER
+    recording = replace(
+        part,
+        alloc=np.where(goes & ~comes, 0, part.alloc),
+        free=np.where(comes & ~goes, hi - lo - 1, part.free),
+    )
+    trace = recording.iteration(0, hi - lo, name=name)
+    notes = _notes(recorder, 0, several=True)
+    return Captured(trace, recording, ((0, hi - lo),), tuple(recorder.phase[lo:hi]), 0, notes, assumptions)
+
+
+def _made(recorder: OpRecorder) -> Recording:
+    """All that was watched."""
+    recorder.storages.bury()
+    made = recorder.recorder.recording()
+    return replace(made, ops=replace(made.ops, duration=np.array(recorder.ns, np.int64))) if recorder.ns else made
 
 
 def _kept(

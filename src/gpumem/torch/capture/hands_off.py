@@ -39,10 +39,13 @@ class Nothing:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
 
-    def __getattr__(self, name: str) -> type[Nothing]:
+    def __call__(self, *args: Any, **kwargs: Any) -> Nothing:
+        return self
+
+    def __getattr__(self, name: str) -> Nothing:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Nothing
+        return self
 
     def __enter__(self) -> Nothing:
         return self

@@ -15,15 +15,15 @@ from itertools import pairwise
 from typing import Any
 
 from gpumem.torch.capture.capture_mode import CaptureMode
-from gpumem.torch.capture.captured import Captured, cut
+from gpumem.torch.capture.captured import Captured, cut, cut_alone
 from gpumem.torch.internals import register_optimizer_step_post_hook, register_optimizer_step_pre_hook, torch
 from gpumem.torch.internals.redirected import OPTIMIZER, original, redirected
 from gpumem.torch.step.workload import WorkloadError
 
-# Steps, times the optimizers that there are, for which one that does not step is waited: WGAN's critic takes five before
-# its generator takes one; not tuned.
+# Steps, times the optimizers that there are, for which one that does not step is waited: WGAN's critic takes five, then
+# its generator one; not tuned.
 PATIENCE = 16
-# Iterations of which no two in a row are alike, as of batches padded to their longest text, before one is taken; not tuned.
+# Iterations without two alike in a row, as of batches padded to their longest text, before one is taken; not tuned.
 UNLIKE = 8
 IRREGULAR = 256  # steps, times the optimizers, without a pattern
 
@@ -156,7 +156,7 @@ class Iterations:
         except WorkloadError as error:
             if len(bounds) < UNLIKE:
                 return
-            each = [cut(recorder, [one], self.name, False, assumptions, closed=True) for one in bounds]
+            each = [cut_alone(recorder, one, self.name, assumptions) for one in bounds]
             largest = max(each, key=lambda one: one.trace.peak_load)
             why = str(error).partition(";")[0]
             note = f"{why}: of {len(each)} iterations this is the one with the highest peak; others may need more"

@@ -110,15 +110,24 @@ def _run(path: Path, module: ModuleType, mode: CaptureMode, stop: _Stop) -> None
     """Run a script; once it was stopped, how it ends does not matter any more."""
     try:
         with blamed(str(path)), uncompiled(), mode:
-            try:
-                exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
-            except SystemExit as end:
-                if end.code not in (None, 0):
-                    status = f"with status {end.code}" if isinstance(end.code, int) else f"({end.code})"
-                    raise WorkloadError(f"it ended itself {status}") from end
+            next(_lines(path, module))
     except (Stopped, WorkloadError):
         if not stop.is_over:
             raise
+
+
+def _lines(path: Path, module: ModuleType) -> Iterator[None]:
+    """Run the lines of a script, to its end or to where it ends itself in good order.
+
+    A generator, as that has its own stack of exceptions that are being handled: ended in the middle of a handler, a
+    function of the script's leaves its own there.
+    """
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+    yield
 
 
 @contextmanager
@@ -131,7 +140,8 @@ def _as_main(script: Script) -> Iterator[ModuleType]:
     with ExitStack() as world:
         world.callback(torch.set_grad_enabled, gradients)
         world.callback(torch.set_default_dtype, dtype)
-        world.enter_context(patch.dict(sys.modules, {"__main__": module}))
+        world.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])  # what it imported stays
+        sys.modules["__main__"] = module
         world.enter_context(patch.object(sys, "argv", [script.path, *script.args]))
         world.enter_context(patch.object(sys, "path", [folder, *sys.path]))
         yield module
@@ -172,8 +182,10 @@ class _Stop:
     def _at_the_next_line(self, frame: FrameType | None) -> None:
         """Let the script's own functions end at the next line that they run, so also where they have caught that."""
 
-        def end(*event: Any) -> NoReturn:
-            raise Stopped
+        def end(frame: FrameType, event: str, argument: Any) -> Any:
+            if event == "line":  # who raises at another event takes this function off
+                raise Stopped
+            return end
 
         while frame is not None and frame.f_code is not _run.__code__:
             if line_of([traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, "")]):
