@@ -28,5 +28,6 @@ if TYPE_CHECKING:
     from gpumem.torch.internals.partitioner import NoSolver as NoSolver
     from gpumem.torch.run.managed import Managed as Managed, managed as managed
     from gpumem.torch.step.workload import WorkloadError as WorkloadError
+    from gpumem.torch.values.assumed import Assumption as Assumption
 
 face(__name__)

@@ -269,7 +269,10 @@ def test_each_op_more_on_one_of_the_two_is_told(which: list[int], more: int, on_
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-@pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss", "binary_cross_entropy"])
+@pytest.mark.parametrize(
+    "loss",
+    ["mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy"],
+)
 def test_a_loss_has_the_storage_that_its_kernel_leaves_it(loss: str, reduction: str) -> None:
     """Some work their terms out where the sum is to be, which keeps all of that storage."""
 
@@ -277,6 +280,36 @@ def test_a_loss_has_the_storage_that_its_kernel_leaves_it(loss: str, reduction: 
         x = torch.rand(5, 6, requires_grad=True)
         of = getattr(nn.functional, loss)
         return lambda: of(x, torch.rand(5, 6), reduction=reduction).sum().backward()
+
+    assert compare(make).verdict == "equal"
+
+
+@pytest.mark.parametrize(("channels", "kernel", "stride"), [(2, 3, 1), (3, 2, 2), (1, 2, 3)])
+def test_columns_keep_their_storage_as_an_image(channels: int, kernel: int, stride: int) -> None:
+    def make() -> Step:
+        x = torch.randn(2, channels, 8, 8, requires_grad=True)
+
+        def step() -> None:
+            y = nn.functional.unfold(x, kernel, stride=stride)
+            nn.functional.fold(y.tanh(), (8, 8), kernel, stride=stride).square().sum().backward()
+
+        return step
+
+    assert compare(make).verdict == "equal"
+
+
+def test_gradients_of_layer_norm_are_laid_out_in_rows() -> None:
+    """Else what follows copies them, as after Swin's last norm."""
+
+    def make() -> Step:
+        first, norm = nn.Linear(6, 6), nn.LayerNorm(6)
+        net = nn.ModuleList([first, norm])
+
+        def step() -> None:
+            norm(first(torch.randn(2, 5, 6)) * 2).permute(0, 2, 1).square().flatten(1).sum().backward()
+            net.zero_grad()
+
+        return step
 
     assert compare(make).verdict == "equal"
 

@@ -342,3 +342,24 @@ def test_heads_of_keys_are_shared_by_flash_alone() -> None:
 
     assert ops(grouped, torch.bfloat16)[0] == FLASH
     assert "_safe_softmax" in ops(grouped, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "ends"),
+    [
+        ((8, 16), (3, 16, 32), [2, 5, 8]),  # rows by groups
+        ((3, 8, 16), (16, 24), [8, 16, 24]),  # columns by groups
+        ((8, 16), (16, 32), [4, 8, 16]),  # what is summed by groups
+        ((3, 8, 16), (3, 16, 32), None),
+    ],
+)
+def test_a_product_by_groups_is_as_large_as_on_the_host(
+    a: tuple[int, ...], b: tuple[int, ...], ends: list[int] | None
+) -> None:
+    """In full precision: PyTorch's own kernel without values takes half precision alone."""
+    x, y = torch.randn(a), torch.randn(b)
+    offs = None if ends is None else torch.tensor(ends, dtype=torch.int32)
+    host = torch._grouped_mm(x, y, offs)
+    with as_cuda():
+        mine = torch._grouped_mm(x.to("meta"), y.to("meta"), None if offs is None else offs.to("meta"))
+    assert (mine.shape, mine.stride(), mine.dtype) == (host.shape, host.stride(), host.dtype)

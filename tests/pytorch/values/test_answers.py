@@ -90,6 +90,25 @@ def test_a_number_written_into_a_part_is_another() -> None:
     assert answers == [False] * 3 and assumed  # nobody knows of a large tensor of two numbers
 
 
+def test_what_is_written_by_something_unknown_is_known_no_longer() -> None:
+    def ask(net: nn.Module) -> None:
+        x, y = torch.arange(3), torch.randint(9, (10**6,))  # too large
+        z = x.unsqueeze(0)
+        x[1:].copy_(y[:2])
+        z.sum().item()
+
+    assert told(ask)[1] == (("the value of sum.default", "0"),)
+
+
+def test_what_is_copied_onto_itself_stays_unknown() -> None:
+    def ask(net: nn.Module) -> None:
+        x = loss_of(net).detach()
+        x.copy_(x)
+        x.item()
+
+    assert told(ask)[1] == (("the value of copy_.default", "1.0"),)
+
+
 def test_two_that_nobody_knows_differ_and_one_is_itself() -> None:
     def ask(net: nn.Module) -> tuple[bool, ...]:
         x, y = loss_of(net), loss_of(net)

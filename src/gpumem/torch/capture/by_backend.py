@@ -48,7 +48,7 @@ MATH = (
     "bmm*2 _safe_softmax mul*3? add? ones? tril? scalar_tensor*2? where? clone*4? _to_copy*4? "
     "empty_like? bernoulli_? div_?"
 )
-MATH_BACKWARD = "bmm*4 _softmax_backward_data mul*3? sum*2? clone*4? _to_copy*4?"
+MATH_BACKWARD = "bmm+ _softmax_backward_data mul*3? sum*2? clone*4? _to_copy*4?"
 FLASH, EFFICIENT = "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"
 LAID_OUT = "clone*4? sum*2? add*2?"  # what follows is laid out in another order, or keys are repeated
 CELL = (

@@ -17,7 +17,7 @@ from gpumem.torch.step.timing import Timed
 from gpumem.torch.step.workload import line_of
 from gpumem.torch.values.answers import Answers
 from gpumem.torch.values.assumed import Assumptions
-from gpumem.torch.values.host_call import META
+from gpumem.torch.values.known import META
 from gpumem.torch.values.known_values import KnownValues
 
 

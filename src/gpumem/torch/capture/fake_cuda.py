@@ -79,8 +79,14 @@ FUSED = [
     for name in ("_fused_sgd_", "_fused_adagrad_", "_fused_adam_", "_fused_adamw_")
     for of in ("", ".tensor_lr")
 ]
+ALIGNED = 16  # bytes: what rows of a grouped product begin at
 MEAN = 1  # of reductions, as ATen counts them
-WHOLE = ("mse_loss", "smooth_l1_loss", "binary_cross_entropy")  # their sum keeps the storage of all that is summed
+WHOLE = (
+    "mse_loss",
+    "smooth_l1_loss",
+    "soft_margin_loss",
+    "binary_cross_entropy",
+)  # their sum keeps the storage of all that is summed
 
 
 @contextmanager
@@ -99,6 +105,10 @@ def as_cuda() -> Iterator[None]:
             library.impl(name, _ctc_loss_backward, "Meta")
         for name in WHOLE:
             library.impl(name, partial(_reduced, getattr(aten, name).default), "Meta")
+        library.impl("_grouped_mm", _grouped_mm, "Meta")  # PyTorch's own takes bfloat16 alone
+        library.impl("native_layer_norm_backward", _layer_norm_backward, "Meta")
+        library.impl("im2col", _columns, "Meta")
+        library.impl("col2im", _image, "Meta")
         for name in FUSED:
             if _known(name) and not has_kernel(f"aten::{name}", "Meta"):
                 library.impl(name, lambda *args, **kwargs: None, "Meta")
@@ -149,6 +159,22 @@ def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     return aten.native_dropout(x, p, train)[0]
 
 
+def _grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """A product by groups: of rows, of columns, of what is summed, or one for each group; its rows are aligned."""
+    groups = [] if a.dim() != b.dim() else [a.size(0) if offs is None else offs.numel()]
+    dtype = out_dtype or a.dtype
+    width = ALIGNED // dtype.itemsize
+    row = (b.size(-1) + width - 1) // width * width
+    strides = [a.size(-2) * row] * len(groups)
+    return a.new_empty_strided([*groups, a.size(-2), b.size(-1)], [*strides, row, 1], dtype=dtype)
+
+
 def _one_hot(x: torch.Tensor, classes: int = -1) -> torch.Tensor:
     if classes == -1:
         classes = int(x.max().item()) + 1
@@ -183,6 +209,35 @@ def _reduced(op: Any, x: torch.Tensor, y: torch.Tensor, *args: Any, **kwargs: An
     whole = x.new_empty(torch.broadcast_shapes(x.shape, y.shape), dtype=torch.result_type(x, y))
     told = dict(zip((a.name for a in op._schema.arguments[2:]), args)) | kwargs
     return whole if told.get("reduction", 1) == 0 else whole.resize_(())
+
+
+def _layer_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, shape: Sequence[int], mean: Any, rstd: Any, *weights: Any
+) -> tuple[torch.Tensor | None, ...]:
+    """As ATen's kernels lay it out: in rows, whatever the gradient's strides are."""
+    *parameters, wanted = weights
+    made = [x, *parameters]
+    return tuple(
+        torch.empty_like(y, memory_format=torch.contiguous_format) if want and y is not None else None
+        for y, want in zip(made, wanted)
+    )
+
+
+def _image(x: torch.Tensor, size: Sequence[int], kernel: Sequence[int], *how: Any) -> torch.Tensor:
+    return _in_storage_of(x, x.size(-2) // (kernel[0] * kernel[1]), *size)
+
+
+def _columns(x: torch.Tensor, kernel: Sequence[int], *how: Sequence[int]) -> torch.Tensor:
+    places = 1
+    for length, size, dilation, padding, stride in zip(x.shape[-2:], kernel, *how):
+        places *= (length + 2 * padding - dilation * (size - 1) - 1) // stride + 1
+    return _in_storage_of(x, x.size(-3) * kernel[0] * kernel[1], places)
+
+
+def _in_storage_of(x: torch.Tensor, *shape: int) -> torch.Tensor:
+    """A result as `im2col` and `col2im` make it: as large as what they read, and then resized, which never shrinks."""
+    batch = x.shape[: -2 if len(shape) == 3 else -3]
+    return torch.empty_like(x, memory_format=torch.contiguous_format).resize_((*batch, *shape))
 
 
 def _softmax(op: Any, whole: Any, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -24,7 +24,6 @@ MEMORY = 80 * 2**30
 SIZE: ContextVar[tuple[str, int, int]] = ContextVar(
     "SIZE", default=("meta", MEMORY, MEMORY)
 )  # name, bytes free, in all
-TYPES = frozenset(x for x in vars(torch).values() if isinstance(x, torch.dtype))
 PROPERTIES = {"major": 8, "minor": 0, "multi_processor_count": 108, "warp_size": 32, "max_threads_per_block": 1024}
 NOTHING: Counter[str] = Counter()  # 0 of everything
 ANSWERS: dict[str, Any] = {  # by the last part of a name, whichever module has it
@@ -56,7 +55,9 @@ ANSWERS: dict[str, Any] = {  # by the last part of a name, whichever module has 
 }
 ANSWERS_OF = {  # where the same word means two things
     "torch.cuda.get_device_capability": (8, 0),
-    "torch.accelerator.get_device_capability": {"supported_dtypes": set(TYPES)},
+    "torch.accelerator.get_device_capability": {
+        "supported_dtypes": {x for x in vars(torch).values() if type(x) is type(torch.float32)}
+    },
     "torch.cuda.nccl.version": (2, 21, 5),
     "torch.cuda.gds.is_available": False,
     "torch.cuda.graph_annotations.is_available": False,

@@ -8,11 +8,13 @@ from functools import wraps
 from typing import Any
 
 from gpumem.torch.internals import TorchFunctionMode, device_constructors, quietly, torch
-from gpumem.torch.internals.redirected import BACKWARD, DRAWN, LOADED, PARAMETER, original, redirected
+from gpumem.torch.internals.redirected import BACKWARD, COUNTED, DRAWN, LOADED, PARAMETER, original, redirected
 from gpumem.torch.step.step_context import Scene
 from gpumem.torch.step.workload import WorkloadError
 from gpumem.torch.values.known import is_small
 from gpumem.torch.values.known_values import KnownValues
+
+IS_CUDA = torch.Tensor.is_cuda.__get__
 
 
 @contextmanager
@@ -25,7 +27,7 @@ def elsewhere(
     """
     mode = Elsewhere(device, scene, values, None if whole_script else device)
     stand_ins: dict[str, Any] = {
-        **{name: mode.hosted(original(name)) for name in DRAWN},
+        **{name: mode.hosted(original(name)) for name in (*DRAWN, COUNTED)},
         "torch.set_default_device": mode.set_default if whole_script else lambda device: None,
         BACKWARD: mode.kept(original(BACKWARD)),
     }
@@ -70,6 +72,8 @@ class Elsewhere(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if func == IS_CUDA and self.device.type == "meta":
+            return args[0].is_meta
         kwargs = dict(kwargs or {})
         if self.scene.optimizing or self.on_host or func is torch.device:
             return func(*args, **kwargs)
@@ -80,7 +84,7 @@ class Elsewhere(TorchFunctionMode):
             args = (args[0], torch.device("cuda", args[1]), *args[2:])
         args = tuple(self._meant(x) for x in args)
         kwargs = {name: self._meant(x) for name, x in kwargs.items()}
-        if func is torch.Tensor.__setitem__ and self.device.type == "meta" and isinstance(args[2], (bool, int, float)):
+        if func is torch.Tensor.__setitem__ and args[0].is_meta and isinstance(args[2], (bool, int, float)):
             with quietly():  # as on a GPU, where the number is on the host; without a device it would be a tensor there
                 args = (*args[:2], torch.tensor(args[2], dtype=args[0].dtype, device="cpu"))
         if self.device.type == "meta":  # the host's memory is the host's, pinned or not

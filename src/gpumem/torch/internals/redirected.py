@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 from gpumem.torch.internals.names import FLOOR, NEWEST, Private, find
 
@@ -18,6 +17,7 @@ from gpumem.torch.internals.names import FLOOR, NEWEST, Private, find
 _LISTS = ("utils._foreach_utils", "optim.optimizer", "optim.swa_utils")
 _OPTIMIZERS = ("optimizer", "adadelta", "adam", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop")
 DRAWN = tuple(f"torch.utils.data.dataloader._BaseDataLoaderIter.{name}" for name in ("__init__", "_next_index"))
+COUNTED = "torch.optim.Adagrad.__init__"
 LOADED = "torch.utils.data.dataloader.DataLoader._get_iterator"
 PARAMETER, OPTIMIZER, SAVED = "torch.nn.Parameter.__new__", "torch.optim.Optimizer.__init__", "torch.save"
 BACKWARD = "torch.autograd._engine_run_backward"
@@ -77,6 +77,7 @@ AUTOCAST: tuple[Private, ...] = (
 )
 DEVICE: tuple[Private, ...] = (
     *(Private(name, "what loaders draw by chance stays on the host") for name in DRAWN),
+    Private(COUNTED, "it makes its counters at once, on the host as others do in their step"),
     Private(LOADED, "tensors without values cannot be sent between processes"),
     *_all("the device is chosen already", ("set_default_device",)),
     Private(BACKWARD, "`Tensor.backward` takes function modes off"),
@@ -92,6 +93,9 @@ REFUSED: tuple[Private, ...] = (
 )
 MODES: tuple[Private, ...] = (Private(WITHOUT_MODES, "ops run where PyTorch switches all modes off, to print"),)
 TABLE = {row.name: row for row in (*ONE_GPU, *AS_CUDA, *AUTOCAST, *DEVICE, *REFUSED, *SCRIPTS, *MODES)}
+
+
+INHERITED = object()  # what a class has of another one
 
 
 def row_of(name: str) -> Private:
@@ -144,8 +148,17 @@ def redirected(stand_ins: Iterable[tuple[str, Any]]) -> Iterator[None]:
     ...     print(original("torch.compile"))
     None
     """
-    with ExitStack() as stack:
+    before: list[tuple[Any, str, Any]] = []
+    try:
         for name, stand_in in stand_ins:
             if (place := place_of(row_of(name))) is not None:
-                stack.enter_context(patch.object(*place, stand_in))
+                owner, last = place
+                before.append((owner, last, vars(owner).get(last, INHERITED)))
+                setattr(owner, last, stand_in)
         yield
+    finally:
+        for owner, last, was in reversed(before):
+            if was is INHERITED:
+                delattr(owner, last)
+            else:
+                setattr(owner, last, was)

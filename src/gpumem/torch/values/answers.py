@@ -8,8 +8,8 @@ from typing import Any
 from gpumem.torch.internals import torch
 from gpumem.torch.step.ops import Call
 from gpumem.torch.values.assumed import Assumptions
-from gpumem.torch.values.host_call import HOST
-from gpumem.torch.values.known import is_number
+from gpumem.torch.values.host_call import follow
+from gpumem.torch.values.known import HOST, is_number
 from gpumem.torch.values.known_values import KnownValues
 from gpumem.torch.values.sizes import Sizes, depends
 
@@ -49,7 +49,7 @@ class Answers:
 
     def follow(self, call: Call) -> None:
         """Note what is known once an op has run."""
-        self.values.follow(call)
+        follow(self.values, call)
         self.sizes.choose(call)
 
     def _on_host(self, x: torch.Tensor, asked: str) -> torch.Tensor:

@@ -1,27 +1,52 @@
-"""An op of a capture, called on the host with what is known of its operands."""
+"""What is known, followed op by op.
+
+An op whose operands are known is called again on the host, with theirs; what comes out is known of its results. Of
+numbers nothing may be known, as they are learned or too many: they count as finite and positive where something else
+than numbers is made of them, as by `torch.isfinite(loss)` or `grads > 0.1`; what follows is in doubt.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from gpumem.torch.internals import torch
-from gpumem.torch.step.ops import Call, tensors
-from gpumem.torch.values.known import Doubt, Known, beside, covers, fits, is_number, is_small, unit
+from gpumem.torch.internals import quietly, torch
+from gpumem.torch.step.ops import Call, results, tensors
+from gpumem.torch.values.known import HOST, META, Doubt, Known, beside, covers, fits, is_number, is_small, unit
+from gpumem.torch.values.known_values import KnownValues
 from gpumem.torch.values.ops import PICKS, SIZE, SUMS, is_elementwise
 
-if TYPE_CHECKING:
-    from gpumem.torch.values.known_values import KnownValues
-
-META = "meta"
-HOST = torch.device("cpu")
 STEP = (
     1 / 64
 )  # between the numbers that unknown tensors of a call are supposed to be: no two are equal, in bfloat16 too
 FAILS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)  # what a call on the host may raise
 _GENERATOR = torch.Generator  # another class stands in for it while a step is captured
 Host: TypeAlias = torch.Tensor
+
+
+FINITE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_  # a scaler asks whether gradients are not
+
+
+def follow(values: KnownValues, call: Call) -> None:
+    """Note what an op that has run made of what it read."""
+    kind = call.kind
+    fresh = [x for x in results(call.result, META) if not any(x is y for y in call.written)]
+    outs = [*fresh, *call.written]
+    values.made_by(call.name, outs)
+    if call.func.overloadpacket is FINITE:  # of gradients that are taken to be finite it says so
+        values.end(call.args[0])
+        values.suppose(call.args[1])
+    elif not kind.again:  # somebody else's op, which may write what it does not say
+        values.end([*call.operands, *fresh])
+    elif kind.resizes or (all(is_number(x.dtype) for x in outs) and not all(map(values.sure, call.read))):
+        values.end(call.written)
+    elif outs:
+        try:
+            with quietly():
+                HostCall(values, call, fresh).run()
+        except FAILS:
+            values.end(call.written)
 
 
 class HostCall:

@@ -14,6 +14,7 @@ from gpumem.torch.internals import torch
 # Bytes up to which a storage has its own beside it. Of numbers: tables and scalars, for which programs ask. Of whole
 # numbers: masks and lengths too, as large as a batch, of 256 sequences of 1,024 at 8 bytes each. Not tuned.
 NUMBERS, WHOLE = 64 * 2**10, 2 * 2**20
+META, HOST = "meta", torch.device("cpu")
 ALL = 64 * 2**20  # of all storages together
 
 

@@ -1,10 +1,4 @@
-"""The account of what is known, followed op by op.
-
-An op whose operands are known is called again on the host, with theirs; what comes out is known of its results. What is
-written by something unknown is known no longer, whatever the view. A tensor of numbers of which nothing is known
-(learned or large) counts as a finite positive number where something else than numbers is made of it, as by
-`torch.isfinite(loss)` or `grads > 0.1`; what follows is in doubt.
-"""
+"""The account of what is known of the storages of a capture; what is written by something unknown is no longer."""
 
 from __future__ import annotations
 
@@ -13,12 +7,9 @@ from typing import TypeAlias
 from weakref import finalize
 
 from gpumem.torch.internals import quietly, torch
-from gpumem.torch.step.ops import Call, results
 from gpumem.torch.step.storages import Cell, Storages
-from gpumem.torch.values.host_call import FAILS, HOST, META, HostCall
-from gpumem.torch.values.known import ALL, Doubt, Known, beside, covers, each_of, is_number, is_small
+from gpumem.torch.values.known import ALL, HOST, Doubt, Known, beside, covers, each_of, is_small
 
-FINITE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_  # a scaler asks whether gradients are not
 Host: TypeAlias = torch.Tensor
 
 
@@ -130,38 +121,12 @@ class KnownValues:
             if x.layout is torch.strided and (cell := self.storages.known(x)) is not None:
                 cell.values = None
 
-    # op by op
-
-    def follow(self, call: Call) -> None:
-        """Note what an op that has run made of what it read."""
-        kind = call.kind
-        fresh = [x for x in results(call.result, META) if not any(x is y for y in call.written)]
-        outs = [*fresh, *call.written]
-        self._made_by(call.name, outs)
-        if call.func.overloadpacket is FINITE:  # of gradients that are taken to be finite it says so
-            self.end(call.args[0])
-            self._suppose(call.args[1])
-        elif not kind.again:  # somebody else's op, which may write what it does not say
-            self.end([*call.operands, *fresh])
-        elif kind.resizes or (all(is_number(x.dtype) for x in outs) and not all(map(self.sure, call.read))):
-            self.end(call.written)
-        elif outs:
-            with quietly():
-                self._compute(call, fresh)
-
-    def _compute(self, call: Call, fresh: list[torch.Tensor]) -> None:
-        """Call the op on the host; where that cannot be done, know nothing of what it wrote."""
-        try:
-            HostCall(self, call, fresh).run()
-        except FAILS:
-            self.end(call.written)
-
-    def _suppose(self, x: torch.Tensor) -> None:
+    def suppose(self, x: torch.Tensor) -> None:
         """Take what is known of a tensor for supposed from now on."""
         if (known := self.known(x)) is not None:
             known.doubt = Doubt.SUPPOSED
 
-    def _made_by(self, name: str, outs: list[torch.Tensor]) -> None:
+    def made_by(self, name: str, outs: list[torch.Tensor]) -> None:
         """Note what wrote a single element, which the host may ask for."""
         for x in outs:
             if x.numel() == 1 and (cell := self.storages.known(x)) is not None:

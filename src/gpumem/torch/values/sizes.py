@@ -9,8 +9,8 @@ from gpumem.torch.internals import quietly, torch
 from gpumem.torch.step.ops import Call, tensors
 from gpumem.torch.step.workload import WorkloadError
 from gpumem.torch.values.assumed import BALANCED, TELL, Assumptions
-from gpumem.torch.values.host_call import HOST, META, mapped
-from gpumem.torch.values.known import Doubt, is_number
+from gpumem.torch.values.host_call import mapped
+from gpumem.torch.values.known import HOST, META, Doubt, is_number
 from gpumem.torch.values.known_values import KnownValues
 
 aten = torch.ops.aten
