@@ -70,12 +70,13 @@ def test_the_synopsis_is_that_of_the_parsers() -> None:
 
 
 def test_options_and_machines_that_pages_name_exist() -> None:
+    """But for those of a page's own scripts."""
     commands = [(), *((name,) for name in re.findall(r"^ +([a-z]+) {2,}", _helps(), re.M))]
     suites = [_options(_helps(suite.name, program="python -m benchmarks")) for suite in SUITES]
     exist = set.union(*suites, *(_options(_helps(*command)) for command in commands))
     for page in PAGES:
         text = re.sub(
-            r"^```sh\n.*?^```$|`[^`]*(?:pytest|benchmarks[/.]|sphinx)[^`]*`",
+            r"^```(?:sh|python)\n.*?^```$|(?<=--script )[^`\n]*|`[^`]*(?:pytest|benchmarks[/.]|sphinx)[^`]*`",
             "",
             page.read_text(),
             flags=re.M | re.S,

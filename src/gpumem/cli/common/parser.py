@@ -95,6 +95,12 @@ class _Formatter(argparse.HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        """What takes all that follows is a file and its arguments."""
+        if action.nargs == argparse.REMAINDER:
+            return f"{action.metavar} ..."
+        return super()._format_args(action, default_metavar)
+
     def _format_action_invocation(self, action: argparse.Action) -> str:
         """As from Python 3.13 on, so that the pages show what every version prints: `-o, --out FILE`."""
         if not action.option_strings or action.nargs == 0:

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.abc import MetaPathFinder
@@ -67,6 +68,8 @@ def hands_off(stop: Callable[[str], NoReturn]) -> Iterator[None]:
         world.enter_context(patch("getpass.getpass", asks))
         world.enter_context(patch.object(sys, "stdin", _Unanswered(asks)))
         world.enter_context(redirected([(SAVED, Nothing)]))
+        world.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "This DataLoader will create")  # it creates no workers here
         finder = _Finder(world)
         for name in NOT_CALLED:
             if name in sys.modules:
