@@ -62,5 +62,5 @@ def _module(path: Path) -> ModuleType:
     module.__file__ = str(path)
     if getattr(sys.modules.get(path.stem), "__loader__", None) is None:  # none, or one that came this way
         sys.modules[path.stem] = module
-    exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
     return module

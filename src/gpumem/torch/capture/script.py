@@ -123,7 +123,7 @@ def _lines(path: Path, module: ModuleType) -> Iterator[None]:
     function of the script's leaves its own there.
     """
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
