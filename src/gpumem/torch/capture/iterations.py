@@ -25,7 +25,7 @@ from gpumem.torch.step.workload import WorkloadError
 # its generator one; not tuned.
 PATIENCE = 16
 # Iterations without two alike in a row, as of batches padded to their longest text, before one is taken; not tuned.
-UNLIKE = 8
+UNLIKE = 9
 IRREGULAR = 20  # steps, times the optimizers, times the iterations asked for, without a pattern; not tuned
 
 
@@ -145,7 +145,8 @@ class Iterations:
         except WorkloadError as error:
             if len(bounds) < UNLIKE:
                 return
-            each = [cut_alone(recorder, one, self.name, assumptions) for one in bounds]
+            known = [one for one in bounds if one[0]]  # of the first it is not known what had died before it
+            each = [cut_alone(recorder, one, self.name, assumptions) for one in known]
             largest = max(each, key=lambda one: one.trace.peak_load)
             why = str(error).partition(";")[0]
             note = f"{why}: of {len(each)} iterations this is the one with the highest peak; others may need more"
