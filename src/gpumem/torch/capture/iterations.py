@@ -1,7 +1,8 @@
 """Where the iterations of a training script are: from one optimizer step to the next.
 
-With several optimizers an iteration is one period of the pattern in which they step. One that is there and does not
-step may still begin to (a critic steps five times before its generator does once), so it is waited for a while.
+With several optimizers an iteration is one period of the pattern in which they step; one that steps another, which it
+wraps, makes a pattern with it. One that is there and does not step may still begin to (a critic steps five times before
+its generator does once), so it is waited for a while.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 from gpumem.torch.capture.capture_mode import CaptureMode
 from gpumem.torch.capture.captured import Captured, cut, cut_alone
-from gpumem.torch.internals import register_optimizer_step_post_hook, register_optimizer_step_pre_hook, torch
+from gpumem.torch.internals import register_optimizer_step_post_hook, torch
 from gpumem.torch.internals.redirected import OPTIMIZER, original, redirected
 from gpumem.torch.step.workload import WorkloadError
 
@@ -24,8 +25,8 @@ from gpumem.torch.step.workload import WorkloadError
 # its generator one; not tuned.
 PATIENCE = 16
 # Iterations without two alike in a row, as of batches padded to their longest text, before one is taken; not tuned.
-UNLIKE = 8
-IRREGULAR = 256  # steps, times the optimizers, without a pattern
+UNLIKE = 9
+IRREGULAR = 20  # steps, times the optimizers, times the iterations asked for, without a pattern; not tuned
 
 
 def period(order: Sequence[int], needed: Set[int], times: int) -> int:
@@ -71,10 +72,12 @@ class Iterations:
     name : str
         Of the trace.
     stop : callable
-        Ends the script.
+        Ends the script; told why, where it cannot be captured.
     """
 
-    def __init__(self, mode: CaptureMode, warmup: int, iterations: int, name: str, stop: Callable[[], None]) -> None:
+    def __init__(
+        self, mode: CaptureMode, warmup: int, iterations: int, name: str, stop: Callable[..., NoReturn]
+    ) -> None:
         self.mode, self.name, self.stop = mode, name, stop
         self.count, self.alike = max(warmup, 1) + iterations, iterations > 1
         self.numbers: Any = weakref.WeakKeyDictionary()  # of optimizers
@@ -82,7 +85,6 @@ class Iterations:
         self.order: list[int] = []  # the optimizer of each step
         self.ends: list[int] = []  # of each step: the next op
         self.captured: Captured | None = None
-        self._under_way: list[torch.optim.Optimizer] = []  # steps, one in another
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -93,35 +95,22 @@ class Iterations:
             make(optimizer, *args, **kwargs)
             self._number(optimizer)
 
-        hooks = [
-            register_optimizer_step_pre_hook(self._begin),
-            register_optimizer_step_post_hook(self._end),
-        ]
+        hook = register_optimizer_step_post_hook(self._stepped)
         try:
             with redirected([(OPTIMIZER, made)]):
                 yield
         finally:
-            for hook in hooks:
-                hook.remove()
+            hook.remove()
 
     def _number(self, optimizer: torch.optim.Optimizer) -> int:
         number: int = self.numbers.setdefault(optimizer, len(self.last))
         self.last.setdefault(number, len(self.order))
         return number
 
-    def _begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if optimizer in self._under_way:  # its step failed, and somebody caught that
-            del self._under_way[self._under_way.index(optimizer) :]
-        self._under_way.append(optimizer)
-
-    def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        del self._under_way[self._under_way.index(optimizer) :]
-        if self._under_way:  # the step of one that others wrap is no step of its own
-            self.last.pop(self.numbers.pop(optimizer, -1), None)
-        elif self.captured is None:
-            self._stepped(self._number(optimizer))
-
-    def _stepped(self, number: int) -> None:
+    def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self.captured is not None:  # in a script that holds on
+            self.stop()
+        number = self._number(optimizer)
         gc.collect()
         self.ends.append(self.mode.recorder.end())
         self.order.append(number)
@@ -137,26 +126,27 @@ class Iterations:
         """Return the iterations that the last steps are, the first of all left out; none where they are too few."""
         alive = {*self.numbers.values()}
         waited = len(self.order) - PATIENCE * len(alive)
-        needed = {number for number in alive if len(alive) == 1 or self.last[number] > waited or waited <= 0}
+        needed = {number for number in alive if self.last[number] > waited}
         n = period(self.order, needed, self.count)
         if not n:
-            if len(self.order) > IRREGULAR * len(alive):
-                raise WorkloadError(f"{len(self.order)} steps of {len(alive)} optimizers follow no pattern")
+            if len(self.order) > IRREGULAR * self.count * len(alive):
+                self.stop(f"{len(self.order)} steps of {len(alive)} optimizers follow no pattern")
             return []
         begins = self.ends[::-n][::-1]
-        return list(pairwise(begins))[-UNLIKE:]
+        return list(pairwise(begins))[-max(UNLIKE, self.count - 1) :]
 
     def _cut(self, bounds: list[tuple[int, int]]) -> None:
         """Cut the last iteration out, or where no two of many are alike the one with the highest peak."""
         recorder, assumptions = self.mode.recorder, self.mode.assumptions.found
         if any(lo == hi for lo, hi in bounds):
-            raise WorkloadError(f"an optimizer steps, and no op ran on {self.mode.device}; it has to train on 'cuda'")
+            self.stop("an optimizer steps, and no op ran on a GPU; it has to train on 'cuda'")
         try:
             self.captured = cut(recorder, bounds[1 - self.count :], self.name, self.alike, assumptions)
         except WorkloadError as error:
             if len(bounds) < UNLIKE:
                 return
-            each = [cut_alone(recorder, one, self.name, assumptions) for one in bounds]
+            known = [one for one in bounds if one[0]]  # of the first it is not known what had died before it
+            each = [cut_alone(recorder, one, self.name, assumptions) for one in known]
             largest = max(each, key=lambda one: one.trace.peak_load)
             why = str(error).partition(";")[0]
             note = f"{why}: of {len(each)} iterations this is the one with the highest peak; others may need more"

@@ -134,8 +134,8 @@ def _lines(path: Path, module: ModuleType) -> Iterator[None]:
 def _as_main(script: TrainingScript) -> Iterator[ModuleType]:
     """What a script finds as if it had been started by itself, and what it may leave otherwise than it was."""
     module = ModuleType("__main__")
-    module.__file__, module.__loader__ = script.path, SourceFileLoader("__main__", script.path)
-    folder = str(Path(script.path).resolve().parent)
+    path = Path(script.path).absolute()
+    module.__file__, module.__loader__ = str(path), SourceFileLoader("__main__", str(path))
     dtype, gradients = torch.get_default_dtype(), torch.is_grad_enabled()
     with ExitStack() as world:
         world.callback(torch.set_grad_enabled, gradients)
@@ -143,7 +143,7 @@ def _as_main(script: TrainingScript) -> Iterator[ModuleType]:
         world.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])  # what it imported stays
         sys.modules["__main__"] = module
         world.enter_context(patch.object(sys, "argv", [script.path, *script.args]))
-        world.enter_context(patch.object(sys, "path", [folder, *sys.path]))
+        world.enter_context(patch.object(sys, "path", [str(path.resolve().parent), *sys.path]))
         yield module
 
 
