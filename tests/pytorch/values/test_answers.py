@@ -109,6 +109,15 @@ def test_what_is_copied_onto_itself_stays_unknown() -> None:
     assert told(ask)[1] == (("the value of copy_.default", "1.0"),)
 
 
+def test_a_tensor_of_tensors_asks_each() -> None:
+    def ask(net: nn.Module) -> list[float]:
+        made: list[float] = torch.tensor([loss_of(net), torch.arange(3).sum()]).tolist()
+        return made
+
+    answers, assumed = told(ask)
+    assert answers == [[1.0, 3.0]] * 3 and [answer for _, answer in assumed] == ["1.0"]
+
+
 def test_two_that_nobody_knows_differ_and_one_is_itself() -> None:
     def ask(net: nn.Module) -> tuple[bool, ...]:
         x, y = loss_of(net), loss_of(net)

@@ -54,6 +54,13 @@ def _in_this_process(begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
 FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
 
 
+def _asked(data: Any) -> Any:
+    """Numbers in lists, where they are tensors: PyTorch asks each for its value, where it is on a GPU."""
+    if isinstance(data, (list, tuple)):
+        return [_asked(x) for x in data]
+    return data.tolist() if isinstance(data, torch.Tensor) and data.is_meta else data
+
+
 class Elsewhere(TorchFunctionMode):
     """As `with torch.device(...)`, but `cuda` means that device too, and optimizers keep their counters on the host.
 
@@ -87,6 +94,8 @@ class Elsewhere(TorchFunctionMode):
         if func is torch.Tensor.__setitem__ and args[0].is_meta and isinstance(args[2], (bool, int, float)):
             with quietly():  # as on a GPU, where the number is on the host; without a device it would be a tensor there
                 args = (*args[:2], torch.tensor(args[2], dtype=args[0].dtype, device="cpu"))
+        if func in FROM_DATA and self.device.type == "meta":
+            args = tuple(_asked(x) if isinstance(x, (list, tuple)) else x for x in args)
         if self.device.type == "meta":  # the host's memory is the host's, pinned or not
             if func is torch.Tensor.pin_memory:
                 return args[0]
