@@ -319,9 +319,11 @@ def test_what_a_step_keeps_is_told(cli: Cli, train: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize("command", [["fit"], ["capture", "-o", "OUT/x.json"]])
 def test_what_is_wrong_with_a_workload_is_one_line(cli: Cli, train: Path, tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "broken.py").write_text("import nowhere_at_all")
+    (script := tmp_path / "script.py").write_text("width = 3")
     for words, why in (
         ([f"{train}:make", "--batch", "0"], "batch: 0 is below 1"),
         ([f"{train}:maker"], "no function 'maker'; did you mean 'make'?"),
+        ([script], "no function 'make'; it defines no function (a whole script is --script script.py)"),
         ([f"{train}:fixed", "--batch", "4"], "fixed: takes no batch, got batch=4; write def make(batch=...)"),
         ([f"{train}:fails"], f"fails: RuntimeError: no data ({train}, line "),
         ([f"{train}:ends"], f"ends: SystemExit: 3 ({train}, line "),
@@ -333,7 +335,7 @@ def test_what_is_wrong_with_a_workload_is_one_line(cli: Cli, train: Path, tmp_pa
     ):
         line = cli.refuses(command[0], *words, *[word.replace("OUT", str(tmp_path)) for word in command[1:]])
         assert why in line and line.startswith("gpumem: error: ")
-    assert [*snapshot(tmp_path)] == ["broken.py"]
+    assert sorted(snapshot(tmp_path)) == ["broken.py", "script.py"]
 
 
 def test_a_step_that_needs_values_is_captured_on_the_host_and_may_talk(cli: Cli, train: Path) -> None:

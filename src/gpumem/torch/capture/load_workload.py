@@ -39,6 +39,7 @@ def load(where: str, device: str = "meta") -> Make:
     if not callable(found.get(name)):
         functions = [other for other, value in found.items() if inspect.isfunction(value)]
         known = f"; it defines {', '.join(functions)}" if functions else "; it defines no function"
+        known += f" (a whole script is --script {path.name})" if name == "make" else ""
         raise WorkloadError(f"{path}: no function {name!r:.40}{meant(name, functions) or known}")
     make: Make = found[name]
     return make
