@@ -80,6 +80,13 @@ def test_what_constants_give_is_not_assumed() -> None:
     assert not assumed
 
 
+def test_numbers_seen_as_others_are_not_known() -> None:
+    def ask(net: nn.Module) -> int:
+        return int(torch.ones(64, 2048, 9).view(torch.int32)[0, 0, :3].sum())
+
+    assert told(ask)[1]
+
+
 def test_a_number_written_into_a_part_is_another() -> None:
     def ask(net: nn.Module) -> bool:
         mask = torch.ones(64, 2048, 9, dtype=torch.int64)

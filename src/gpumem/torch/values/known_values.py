@@ -33,6 +33,8 @@ class KnownValues:
             return None
         cell = self.storages.known(x)
         known: Known | None = None if cell is None else cell.values
+        if known is not None and known.each is not None and known.each.dtype != x.dtype:
+            return None  # a view of numbers as other ones
         return known
 
     def doubt(self, x: torch.Tensor) -> Doubt:
@@ -64,7 +66,7 @@ class KnownValues:
             return None
         if known.bytes is not None:
             return each_of(beside(x, known.bytes))
-        return known.each if known.each is not None and known.each.dtype == x.dtype else None
+        return known.each
 
     def source(self, x: torch.Tensor) -> str:
         """The op that wrote a single element; nothing where nobody has seen it."""
