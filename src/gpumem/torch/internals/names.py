@@ -110,6 +110,13 @@ OPS: tuple[Private, ...] = (
             "_fused_adam_": "likewise",
             "_fused_adamw_": "likewise",
             "_fused_rms_norm": "one op on a GPU, which keeps a number for each row",
+            "_local_scalar_dense": "what `item` and `bool` of a tensor ask",
+            "_amp_foreach_non_finite_check_and_unscale_": "what a scaler of gradients asks",
+            "_pack_padded_sequence": "how large it is depends on lengths",
+            "_ctc_loss": "likewise",
+            "_ctc_loss_backward": "the meta device has none",
+            "_grouped_mm": "products of experts; the meta device takes half precision alone",
+            "_neg_view": "a tensor that is seen with its sign changed",
         },
     ),
 )

@@ -61,7 +61,7 @@ def beside(x: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
     made.set_(storage, x.storage_offset(), x.size(), x.stride())
     if x.is_conj():
         made = made.conj()
-    return made._neg_view() if x.is_neg() else made
+    return torch.ops.aten._neg_view(made) if x.is_neg() else made
 
 
 def unit(x: torch.Tensor, each: torch.Tensor) -> torch.Tensor:
