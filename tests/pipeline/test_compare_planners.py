@@ -157,7 +157,7 @@ def test_what_is_wrong_beside_the_workload_is_told_without_pytorch(cli: Cli, tmp
         (["fit", "x.py", "--batch", "2", "--largest"], "--largest: not allowed with argument --batch"),
         (["fit", "x.py", "--planner", "magic"], "--planner: 'magic' is unknown; there are autoswap"),
         (["fit", "x.py", "--seconds", "0"], "--seconds: 0.0 is not positive and finite"),
-        (["capture", "x.py"], "-o/--out is missing"),
+        (["capture", "x.py"], "one of the arguments -o/--out --compare is required"),
         (["capture", "x.py", "-o", "x.csv"], "--out: 'x.csv' ends in none of .json, .json.gz"),
         (["capture", "x.py", "-o", "/nowhere/x.json"], "/nowhere/x.json: cannot write here (No such folder)"),
         (["capture", "x.py", "-o", "x.json", "--device", "gpu"], "--device: 'gpu' is unknown; there are meta, cpu"),
