@@ -63,11 +63,11 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Record a PyTorch training step; write its last iterations as a trace that every command reads."""
+    one_word(args, "assume", ASSUME)
     if args.compare:
         return _compare(args)
     check_file(args.out, (".json", ".json.gz"))
     one_word(args, "device", DEVICES)
-    one_word(args, "assume", ASSUME)
     words = words_of(args)
     with Progress() as progress, as_script(words):
         progress(f"loading {shlex.join(words)}")

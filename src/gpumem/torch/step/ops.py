@@ -214,6 +214,11 @@ class Call:
         return self.kind.name
 
     @property
+    def given(self) -> dict[str, Any]:
+        """All arguments by name, those by position first."""
+        return {**dict(zip((a.name for a in self.func._schema.arguments), self.args)), **self.kwargs}
+
+    @property
     def read(self) -> list[torch.Tensor]:
         """The operands whose values the kernel reads."""
         if not self.kind.reads:
@@ -295,8 +300,8 @@ def tensors(values: Iterable[Any], device: str | None) -> list[torch.Tensor]:
     return found
 
 
-def results(result: Any, device: str) -> list[torch.Tensor]:
-    """Return the tensors on a device that a call returned."""
+def results(result: Any, device: str | None) -> list[torch.Tensor]:
+    """Return the tensors that a call returned: those on a device, or all."""
     return tensors(result if isinstance(result, (list, tuple)) else (result,), device)
 
 

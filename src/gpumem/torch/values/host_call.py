@@ -9,22 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeAlias
+from typing import Any
 
 from gpumem.torch.internals import quietly, torch
-from gpumem.torch.step.ops import Call, results, tensors
-from gpumem.torch.values.known import HOST, META, Doubt, Known, beside, covers, fits, is_number, is_small, unit
+from gpumem.torch.step.ops import Call, results
+from gpumem.torch.values.known import HOST, META, Doubt, Host, Known, beside, covers, fits, is_number, is_small, unit
 from gpumem.torch.values.known_values import KnownValues
 from gpumem.torch.values.ops import PICKS, SIZE, SUMS, is_elementwise
 
-STEP = (
-    1 / 64
-)  # between the numbers that unknown tensors of a call are supposed to be: no two are equal, in bfloat16 too
+# Between the numbers that unknown tensors of a call are supposed to be: no two are equal, in bfloat16 too.
+STEP = 1 / 64
 FAILS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)  # what a call on the host may raise
 _GENERATOR = torch.Generator  # another class stands in for it while a step is captured
-Host: TypeAlias = torch.Tensor
-
-
 FINITE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_  # a scaler asks whether gradients are not
 
 
@@ -130,16 +126,14 @@ class HostCall:
                 self.mine[id(x)] = host(x)
             return self.mine[id(x)]
 
-        call, names = self.call, [a.name for a in self.call.func._schema.arguments]
-        given = {**dict(zip(names, call.args)), **call.kwargs}
+        call, given = self.call, self.call.given
         if alone and SIZE in given:
             given[SIZE] = [1] * len(given[SIZE])
         kwargs = {name: mapped(x, mapped_once) for name, x in given.items() if name != "pin_memory"}
-        args = [kwargs.pop(name) for name in names[: len(call.args)]]
+        args = [kwargs.pop(name) for name in [*given][: len(call.args)]]
         with as_device() if call.kind.rng and kwargs.get("generator") is None else nullcontext():
             found = call.func(*args, **kwargs)
-        made = tensors(found if isinstance(found, (list, tuple)) else (found,), None)
-        return [y for y in made if not any(y is z for z in self.mine.values())]
+        return [y for y in results(found, None) if not any(y is z for z in self.mine.values())]
 
     def _writable(self, x: torch.Tensor, *, overwritten: bool) -> Host:
         """Return a tensor whose bytes an op on the host may write, and which are known from then on."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeAlias
 
 from gpumem.torch.internals import torch
 
 # Bytes up to which a storage has its own beside it. Of numbers: tables and scalars, for which programs ask. Of whole
 # numbers: masks and lengths too, as large as a batch, of 256 sequences of 1,024 at 8 bytes each. Not tuned.
 NUMBERS, WHOLE = 64 * 2**10, 2 * 2**20
-META, HOST = "meta", torch.device("cpu")
 ALL = 64 * 2**20  # of all storages together
+META, HOST = "meta", torch.device("cpu")
+Host: TypeAlias = torch.Tensor  # one that has its values
 
 
 class Doubt(IntEnum):
@@ -38,15 +40,19 @@ def is_number(dtype: torch.dtype) -> bool:
     return bool(dtype.is_floating_point or dtype.is_complex)
 
 
+def most(x: torch.Tensor) -> int:
+    """Bytes up to which a tensor of its type is small."""
+    return NUMBERS if is_number(x.dtype) else WHOLE
+
+
 def fits(x: torch.Tensor) -> bool:
     """Whether a tensor is small enough to be computed with."""
-    return bool(x.numel() * x.itemsize <= (NUMBERS if is_number(x.dtype) else WHOLE))
+    return bool(x.numel() * x.itemsize <= most(x))
 
 
 def is_small(x: torch.Tensor) -> bool:
     """Whether a tensor, and the storage that it is a view of, may have its bytes on the host."""
-    size = int(x.untyped_storage().nbytes())
-    return fits(x) and size <= (NUMBERS if is_number(x.dtype) else WHOLE)
+    return fits(x) and int(x.untyped_storage().nbytes()) <= most(x)
 
 
 def covers(x: torch.Tensor) -> bool:

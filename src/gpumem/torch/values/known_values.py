@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 from weakref import finalize
 
 from gpumem.torch.internals import quietly, torch
 from gpumem.torch.step.storages import Cell, Storages
-from gpumem.torch.values.known import ALL, HOST, Doubt, Known, beside, covers, each_of, is_small
-
-Host: TypeAlias = torch.Tensor
+from gpumem.torch.values.known import ALL, HOST, Doubt, Host, Known, beside, covers, each_of, is_small
 
 
 class KnownValues:

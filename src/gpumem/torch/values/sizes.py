@@ -36,7 +36,7 @@ CHOOSERS = {
     **dict.fromkeys((aten.topk, aten.sort, aten.max, aten.min), 1),
     **dict.fromkeys((aten.argsort, aten.argmax, aten.argmin, aten.multinomial), 0),
 }
-WHOLE = (aten.argmax, aten.argmin)  # of all elements where no dimension is given
+OF_ALL = (aten.argmax, aten.argmin)  # they choose among all elements where no dimension is given
 
 
 class Sizes:
@@ -103,9 +103,7 @@ class Sizes:
         made = call.result if isinstance(call.result, (list, tuple)) else (call.result,)
         if place >= len(made) or is_number(made[place].dtype) or not call.args[0].dim():
             return
-        names = [a.name for a in call.func._schema.arguments]
-        given = {**dict(zip(names, call.args)), **call.kwargs}
-        dim = given.get("dim", None if call.func.overloadpacket in WHOLE else -1)
+        dim = call.given.get("dim", None if call.func.overloadpacket in OF_ALL else -1)
         with quietly():
             chosen = _chosen(call.args[0], made[place], dim, self.assumptions.sizes == BALANCED)
             self.values.given(made[place], chosen, Doubt.TOLD)
