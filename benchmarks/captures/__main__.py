@@ -112,9 +112,9 @@ def _built(build: Callable[[], Any], device: str) -> tuple[int, int]:
 
     def make() -> Callable[[], object]:
         with _undrawn(device):
-            held = [*build().parameters()]
-        found.append((len(held), sum(p.nbytes for p in held)))
-        return lambda: torch.zeros(2).add_(1)
+            net = build()
+        found.append((len([*net.parameters()]), sum(p.nbytes for p in net.parameters())))
+        return lambda: (net, torch.zeros(2).add_(1))  # it holds the net, or that would be freed in the recording
 
     record(make, device, iterations=1, warmup=0)
     return found[0]

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 
 Step = Callable[[], None]
 LENGTH, WORDS = 16, 100
+DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "n_layer")
 SMALL: dict[str, Any] = {
     **{"vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"num_key_value_heads": 2, "intermediate_size": 64, "max_position_embeddings": 64, "use_cache": False},
@@ -104,7 +105,16 @@ def cases() -> Iterator[tuple[str, Callable[..., Step]]]:
 
 
 def constructors() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What builds each net."""
-    for auto, kinds in KINDS:
-        for kind, options in kinds.items():
-            yield kind, partial(net, auto, kind, options)
+    """What builds each net of the library, as its configuration is without options, but for depth."""
+    for config in sorted(transformers.MODEL_MAPPING, key=lambda config: str(config.model_type)):
+        yield config.model_type, partial(_shallow, config)
+
+
+def _shallow(config_of: Any) -> Any:
+    """A net of two layers: of more, some take hours and more memory than the host has."""
+    config = config_of()
+    for each in (config, *(x for x in vars(config).values() if isinstance(x, transformers.PretrainedConfig))):
+        for name in DEPTHS:
+            if isinstance(getattr(each, name, None), int):
+                setattr(each, name, min(2, getattr(each, name)))
+    return transformers.AutoModel.from_config(config)

@@ -143,6 +143,18 @@ def test_what_is_kept_for_good_ends_with_its_iteration(iterations: int, warmup: 
     assert last.count(4) == 2 and captured.trace.load()[-1] == 64 + sum(last)
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_is_gone_before_the_first_op_is_no_buffer(device: str) -> None:
+    def make() -> Step:
+        w = torch.randn(4, 4).mul(2)  # of two made here one is left, and one that no op ever reads
+        unread = torch.zeros(7)
+        return lambda: (unread, (w @ w).sum())
+
+    captured = record(make, device, iterations=1, warmup=0)
+    assert [b.size for b in captured.trace.buffers if b.persistent] == [64, 28]
+    assert captured.recording.size.tolist() == [64, 28, 64, 4] and (captured.recording.free >= 0).all()
+
+
 def test_what_a_second_thread_makes_is_seen_where_it_is_used() -> None:
     net = nn.Linear(4, 4)
 

@@ -298,6 +298,37 @@ def test_columns_keep_their_storage_as_an_image(channels: int, kernel: int, stri
     assert compare(make).verdict == "equal"
 
 
+@pytest.mark.parametrize("net_last", [False, True])
+@pytest.mark.parametrize("batch_last", [False, True])
+@pytest.mark.parametrize(
+    ("layers", "last"),
+    [
+        ((nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.MaxPool2d), torch.channels_last),
+        ((nn.Conv3d, nn.ConvTranspose3d, nn.BatchNorm3d, nn.MaxPool3d), torch.channels_last_3d),
+    ],
+)
+def test_channels_last_go_through_convolutions(
+    layers: tuple[Any, ...], last: torch.memory_format, net_last: bool, batch_last: bool
+) -> None:
+    """Else a copy of what they make is made before each view that needs it, and other gradients are copied."""
+    conv, back, norm, pool = layers
+
+    def make() -> Step:
+        net = nn.Sequential(conv(3, 6, 3), norm(6), nn.ReLU(), conv(6, 6, 3, groups=6), pool(2), back(6, 4, 2))
+        net = net.to(memory_format=last) if net_last else net
+        shape = (2, 3, *[8] * (net[0].weight.dim() - 2))
+
+        def step() -> None:
+            x = torch.randn(shape)
+            y = net(x.to(memory_format=last) if batch_last else x)
+            y.movedim(1, -1).reshape(-1, 4).square().sum().backward()
+            net.zero_grad()
+
+        return step
+
+    assert compare(make).verdict == "equal"
+
+
 def test_gradients_of_layer_norm_are_laid_out_in_rows() -> None:
     """Else what follows copies them, as after Swin's last norm."""
 

@@ -137,7 +137,7 @@ def cut(
         free[block] = next(end for start, end in bounds if begin < end) - 1
     kind, names = _kinds(recorder, alloc, free)
     whole = replace(made, alloc=np.where(alloc < 0, BEFORE, alloc), free=free, kind=kind, name=names)
-    recording = split(whole, goes_on, lo)
+    recording = split(whole, goes_on, lo).part(0, len(whole.ops))  # without what was gone before the first op
     try:
         trace = recording.iteration(lo, hi, name=name)
     except ValueError as error:
@@ -172,6 +172,7 @@ def _made(recorder: OpRecorder) -> Recording:
     """All that was watched."""
     recorder.storages.bury()
     made = recorder.recorder.recording()
+    made.free[recorder.early] = BEFORE
     return replace(made, ops=replace(made.ops, duration=np.array(recorder.ns, np.int64))) if recorder.ns else made
 
 

@@ -70,6 +70,7 @@ class OpRecorder:
         self.owners: list[int] = []  # of each block: how many storages are it
         self.size: list[int] = []
         self.maker: list[int] = []  # the op that made it, or -1
+        self.early: list[int] = []  # blocks that were gone before the first op
         self.roles: dict[int, tuple[str, str]] = {}  # of blocks of which more is known: kind and name
         self.phase: list[str] = []  # of each op
         self.node: dict[int, int] = {}  # of a block: the backward node whose evaluation wrote it last
@@ -114,6 +115,8 @@ class OpRecorder:
     def buried(self, cell: Cell) -> None:
         """A storage is no block any more; it may outlive that: others may be it as well."""
         if cell.recording == self.number and self._parted(cell):
+            if not self.phase:
+                self.early.append(cell.block)
             self.recorder.free(cell.block)
 
     def _parted(self, cell: Cell) -> bool:

@@ -17,6 +17,8 @@ from typing import Any
 try:
     import torch as torch
     from torch import _VF as _VF
+    from torch._meta_registrations import meta_conv as meta_conv
+    from torch._prims_common import suggest_memory_format as suggest_memory_format
     from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
     from torch.autograd.function import BackwardCFunction as BackwardCFunction
     from torch.library import Library as Library

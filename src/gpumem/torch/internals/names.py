@@ -159,6 +159,8 @@ INSIDE: tuple[Private, ...] = (
         "torch",
         {
             "_VF": "recurrent layers call these, which read lengths before any op",
+            "_meta_registrations.meta_conv": "how large a convolution's result is",
+            "_prims_common.suggest_memory_format": "whether a tensor has its channels last, and is no ambiguous one",
             "_subclasses.fake_tensor.FakeTensorMode": "tensors in there have no bytes",
             "autograd._get_sequence_nr": "the number that the next backward node gets",
             "autograd._make_grads": "the function whose first gradient, of ones, is no op of the step's",
