@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from gpumem.simulator.machine import Machine
-from gpumem.torch import fit, record
+from gpumem.torch import capture, fit, record
 from gpumem.torch.capture.fake_cuda import as_cuda
 from gpumem.torch.capture.one_gpu import ANSWERS, ANSWERS_OF, MEMORY, STILL, Still, there
 from gpumem.torch.internals.redirected import BY_DEVICE, of_families
@@ -226,3 +227,29 @@ def test_everyone_who_asks_for_supported_devices_is_answered() -> None:
         if name.startswith("_get_") and name.endswith("_supported_devices")
     }
     assert asking == {*BY_DEVICE}
+
+
+def test_a_tensor_is_on_the_gpu_for_whoever_asks() -> None:
+    """`x.device` is what code hands on, compares, and chooses by."""
+
+    def make() -> Callable[[], None]:
+        net = nn.Sequential(nn.Linear(4, 4), nn.SyncBatchNorm(4), nn.LSTM(4, 4)).train()
+        chosen: list[str] = []
+
+        def step() -> None:
+            x = torch.randn(8, 4)
+            assert x.device == torch.device("cuda", 0) and x.get_device() == 0 and x.is_cuda and x.is_meta
+            assert next(net.parameters()).device.type == "cuda" and str(x.device) == "cuda:0"
+            assert torch.ones(2, device=x.device).is_meta and x.to(x.device) is x
+            assert torch.ones(2, device="cpu").device.type == "cpu" and torch.ones(2, device="cpu").get_device() == -1
+            with torch.autocast(x.device.type, dtype=torch.bfloat16):
+                y = checkpoint(net, x, use_reentrant=False)[0]
+            chosen.append("fast" if y.device.type == "cuda" else "slow")
+            y.square().sum().backward(torch.ones((), device=y.device))
+            net.zero_grad()
+            assert {*chosen} == {"fast"}
+
+        return step
+
+    names = capture(make).ops.name
+    assert names.count("_to_copy.default") > 2, "autocast is on"

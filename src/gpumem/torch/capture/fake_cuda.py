@@ -17,8 +17,8 @@ from typing import Any
 from gpumem.torch.capture.autocast import Autocast
 from gpumem.torch.capture.meta_kernels import add_kernels
 from gpumem.torch.capture.one_gpu import Hosted, there
-from gpumem.torch.internals import kernels, torch
-from gpumem.torch.internals.redirected import BY_DEVICE, CHECKPOINTED, original, redirected
+from gpumem.torch.internals import kernels, no_function_modes, torch
+from gpumem.torch.internals.redirected import BY_DEVICE, CHECKPOINTED, CUDNN, RECOMPUTED, original, redirected
 
 HALVES = (torch.float16, torch.bfloat16)
 WIDEST = 256  # head that flash takes
@@ -99,6 +99,8 @@ def _stand_ins() -> Iterator[tuple[str, Any]]:
     for name in BY_DEVICE:
         yield name, partial(_and_meta, original(name))
     yield CHECKPOINTED, partial(_or_cuda, original(CHECKPOINTED))
+    yield RECOMPUTED, {name: partial(_truly, kept) for name, kept in original(RECOMPUTED).items()}
+    yield CUDNN, lambda tensor: False
     yield "torch.Generator", Hosted
     yield "torch.Tensor.__format__", partialmethod(_format, torch.Tensor.__format__)
 
@@ -110,6 +112,12 @@ def _and_meta(known: Callable[..., list[str]], *args: Any, **kwargs: Any) -> lis
 def _or_cuda(kind_of: Callable[..., str], *args: Any) -> str:
     kind = kind_of(*args)
     return "cuda" if kind == "meta" else kind
+
+
+def _truly(metadata: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
+    """What a tensor is, and not what it seems to be."""
+    with no_function_modes():
+        return metadata(x)
 
 
 def _format(x: torch.Tensor, plain: Callable[[torch.Tensor, str], str], spec: str) -> str:

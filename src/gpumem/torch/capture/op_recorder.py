@@ -9,7 +9,7 @@ from inspect import unwrap
 from itertools import count
 from typing import Any
 
-from gpumem.torch.internals import torch
+from gpumem.torch.internals import no_function_modes, torch
 from gpumem.torch.step.ops import Call, amount, results
 from gpumem.torch.step.refusals import check_layout
 from gpumem.torch.step.step_context import ARRIVAL, BACKWARD, OPTIMIZER, Scene, engine_references, seeds_gradients
@@ -216,10 +216,13 @@ class OpRecorder:
     def _gradients(self, parameters: Iterable[torch.Tensor]) -> None:
         for parameter in parameters:
             grad = parameter.grad
-            if grad is None or grad.device.type != self.device or grad.layout is not torch.strided:
-                continue
-            if self._seen(grad):
+            if grad is not None and grad.layout is torch.strided and self._is_here(grad) and self._seen(grad):
                 self.roles[self.block_of(grad)] = GRADIENT, ""
+
+    def _is_here(self, tensor: torch.Tensor) -> bool:
+        """Whether it is on the device: truly, where a mode says that it is on a GPU."""
+        with no_function_modes():
+            return bool(tensor.device.type == self.device)
 
     def tensor_of(self, block: int) -> tuple[int, Any, str]:
         """Bytes, shape and dtype of a block."""
@@ -251,7 +254,7 @@ class OpRecorder:
         self.storages.bury()
         self._gradients(self.scene.parameters.values())
         for kind, name, tensor in self.scene.roles():
-            if tensor.device.type == self.device and (block := self.block_of(tensor)) != NOTHING:
+            if self._is_here(tensor) and (block := self.block_of(tensor)) != NOTHING:
                 self.roles[block] = kind, name
                 self.recorder._blocks[block].shape = tuple(tensor.shape)  # and not that of a view seen before
         return len(self.phase)

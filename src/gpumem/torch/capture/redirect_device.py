@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from gpumem.torch.internals import TorchFunctionMode, device_constructors, quietly, torch
@@ -14,7 +14,11 @@ from gpumem.torch.step.workload import WorkloadError
 from gpumem.torch.values.known import is_small
 from gpumem.torch.values.known_values import KnownValues
 
-IS_CUDA = torch.Tensor.is_cuda.__get__
+ON_GPU: dict[Any, Callable[[int], Any]] = {  # what is asked of a tensor without a device, and answered by its GPU
+    torch.Tensor.is_cuda.__get__: lambda index: True,
+    torch.Tensor.device.__get__: partial(torch.device, "cuda"),
+    torch.Tensor.get_device: int,
+}
 
 
 @contextmanager
@@ -79,10 +83,10 @@ class Elsewhere(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func == IS_CUDA and self.device.type == "meta":
-            return args[0].is_meta
+        if func in ON_GPU and args[0].is_meta and self.device.type == "meta":
+            return ON_GPU[func](self.index or 0)
         kwargs = dict(kwargs or {})
-        if self.scene.optimizing or self.on_host or func is torch.device:
+        if func is torch.device:
             return func(*args, **kwargs)
         if func is torch.Tensor.cuda:
             self._named(args[1] if len(args) > 1 else kwargs.get("device"))
@@ -91,6 +95,8 @@ class Elsewhere(TorchFunctionMode):
             args = (args[0], torch.device("cuda", args[1]), *args[2:])
         args = tuple(self._meant(x) for x in args)
         kwargs = {name: self._meant(x) for name, x in kwargs.items()}
+        if self.scene.optimizing or self.on_host:
+            return func(*args, **kwargs)
         if func is torch.Tensor.__setitem__ and args[0].is_meta and isinstance(args[2], (bool, int, float)):
             with quietly():  # as on a GPU, where the number is on the host; without a device it would be a tensor there
                 args = (*args[:2], torch.tensor(args[2], dtype=args[0].dtype, device="cpu"))

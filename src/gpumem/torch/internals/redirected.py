@@ -28,6 +28,8 @@ BY_DEVICE = (
     *(f"torch.optim.{place}._get_capturable_supported_devices" for place in _OPTIMIZERS),
 )
 CHECKPOINTED = "torch.utils.checkpoint._infer_device_type"
+RECOMPUTED = "torch.utils.checkpoint._allowed_determinism_checks_to_fns"
+CUDNN = "torch.backends.cudnn.is_acceptable"
 PROFILED = "torch.cuda.nvtx._nvtx"
 QUIET = (
     *(f"torch.cuda.memory.{name}" for name in ("_record_memory_history", "_dump_snapshot", "_snapshot")),
@@ -60,6 +62,8 @@ AS_CUDA: tuple[Private, ...] = (
         for name in BY_DEVICE
     ),
     Private(CHECKPOINTED, "checkpoints keep the random state of a GPU"),
+    Private(RECOMPUTED, "on saving and on recomputing they ask for a tensor's device, with a mode and without"),
+    Private(CUDNN, "recurrent layers ask whether cuDNN takes a tensor; what it would keep is not known"),
     *_all("PyTorch makes none for `meta`", ("Generator",)),
     *_all("a number without a value is written as one", ("Tensor.__format__",)),
 )
