@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from torch.nn import functional as F
 
 from gpumem.torch import record
@@ -116,3 +117,40 @@ def test_a_random_step_holds_what_the_allocator_says(step: Step) -> None:
     theirs = [(name, load - 2 * captured.kept) for name, load in aligned(theirs, mine)]
     assert mine == theirs
     assert captured.kept == 4 * step.keeps
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(STEPS)
+def test_three_hundred_random_steps(step: Step) -> None:
+    mine, captured = recorded(step)
+    theirs, _ = allocator(collected(step))
+    assert mine == [(name, load - 2 * captured.kept) for name, load in aligned(theirs, mine)]
+
+
+OF_LIBRARIES = {
+    "text": ("llama", "qwen3", "gemma2", "phi3", "gpt2", "opt", "bloom", "falcon", "mamba", "bert", "deberta-v2"),
+    "more text": ("albert", "modernbert", "t5", "bart", "marian", "mixtral"),
+    "torchvision": ("alexnet", "resnet18", "densenet121", "googlenet", "mobilenet_v3_small", "shufflenet_v2_x0_5"),
+    "more torchvision": ("squeezenet1_1", "efficientnet_b0", "regnet_y_400mf", "convnext_tiny", "mnasnet0_5", "vgg11"),
+    "transformers of images": ("swin_t", "vit_b_16", "maxvit_t"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for names in OF_LIBRARIES.values() for name in names])
+def test_nets_of_libraries_peak_as_the_allocator_says(name: str) -> None:
+    """Within a thousandth: at their peak some kernels have scratch memory of their own, which is no buffer."""
+    pytest.importorskip("torchvision"), pytest.importorskip("transformers")
+    from benchmarks.captures import text, vision
+
+    torch.manual_seed(0)
+    kinds = {f"{kind} padded": (auto, kind, options) for auto, of in text.KINDS for kind, options in of.items()}
+    if (told := kinds.get(f"{name} padded")) is not None:
+        make: Make = partial(text.training, *told, "padded")
+    else:
+        make = partial(vision.training, "torchvision", name)
+    mine, captured = recorded(make)
+    theirs, _ = allocator(collected(make))
+    peak = max(load for _, load in theirs) - 2 * captured.kept
+    assert abs(max(load for _, load in mine) / peak - 1) < 0.001
