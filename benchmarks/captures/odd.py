@@ -44,7 +44,7 @@ def monai_vnet(batch: int = 1, device: str = "cpu") -> Step:
     from monai.networks.nets import VNet
 
     net = VNet(3, 1, 2).to(device)
-    return _segmenting(net, TverskyLoss(softmax=True, to_onehot_y=True), batch, device)
+    return _segmenting(net, TverskyLoss(softmax=True, to_onehot_y=True), batch, device, size=32)
 
 
 def _segmenting(net: Any, loss: Any, batch: int, device: str, size: int = 16) -> Step:

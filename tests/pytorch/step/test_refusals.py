@@ -168,7 +168,12 @@ def test_tensors_without_a_storage() -> None:
 
 
 def test_graphs() -> None:
-    for run in (lambda net, x: torch.cuda.CUDAGraph(), lambda net, x: torch.cuda.make_graphed_callables(net, (x,))):
+    runs: list[Any] = [
+        lambda net, x: torch.cuda.CUDAGraph(),
+        lambda net, x: torch.cuda.make_graphed_callables(net, (x,)),
+        *([lambda net, x: torch.accelerator.Graph()] if hasattr(torch.accelerator, "Graph") else []),
+    ]
+    for run in runs:
         assert "a CUDA graph replays kernels that no recorder sees; record the step without it" in refused(run)
 
 

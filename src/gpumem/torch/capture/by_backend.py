@@ -44,6 +44,7 @@ ON_HOST = "optimizers keep counters on the host on CUDA, where they are no ops o
 ANOTHER = "of all parameters at once the optimizer (Adagrad, ASGD, RAdam, Rprop) works by another formula"
 LENGTHS = "lengths are tensors on the host, which are no operands on CUDA"
 LAYOUT = "the kernel that convolves lays its gradients out; one unlike its parameter is copied"
+ROWS = "on CUDA group norm lays out what it makes in rows, the host keeps the channels last, which pooling looks at"
 MATH = (
     "bmm*2 _safe_softmax mul*3? add? ones? tril? scalar_tensor*2? where? clone*4? _to_copy*4? "
     "empty_like? bernoulli_? div_?"
@@ -139,6 +140,8 @@ FORMS = (
     Form(NUMBERS[0], ("scalar_tensor copy_",), ("fill_",), NUMBERS[1]),
     Form("layouts", ("new_empty_strided copy_",), ("",), LAYOUT),
     Form("layouts", ("",), ("new_empty_strided copy_",), LAYOUT),
+    Form("group norm", ("",), ("as_strided_",), ROWS),
+    Form("group norm", ("",), ("new_zeros copy_",), ROWS),
     Form(
         "loaders",
         ("",),

@@ -18,7 +18,7 @@ from gpumem.torch.capture.hands_off import hands_off
 from gpumem.torch.capture.iterations import Iterations
 from gpumem.torch.internals import register_module_forward_pre_hook, torch
 from gpumem.torch.step.refusals import uncompiled
-from gpumem.torch.step.workload import WorkloadError, blamed, line_of
+from gpumem.torch.step.workload import WorkloadError, all_refusals, blamed, line_of
 
 SWALLOWED = 10  # times that a script may catch what ends it, before none of its lines runs any more; not tuned
 
@@ -95,13 +95,15 @@ def recorded(script: TrainingScript, mode: CaptureMode, warmup: int, iterations:
     """Run a script until some iterations are through; return what was recorded of them."""
     stop = _Stop()
     found = Iterations(mode, warmup, iterations, name or script.__name__, stop)
-    with stop.insisting(), hands_off(stop), found.followed(), _as_main(script) as module:
+    with all_refusals() as refusals, stop.insisting(), hands_off(stop), found.followed(), _as_main(script) as module:
         _run(Path(script.path), module, mode, stop)
     if stop.why:
         raise WorkloadError(f"{script.path}: {stop.why}")
     if found.captured is None:
         steps = len(found.order)
         more = f"it has to train for {found.count} iterations" if steps else "it has to train with one of torch.optim"
+        if refusals:  # the script went on without what it could not do
+            more = f"it caught an error: {refusals[0]}"
         raise WorkloadError(f"{script.path}: ended after {steps} optimizer step{'s' * (steps != 1)}; {more}")
     return found.captured
 

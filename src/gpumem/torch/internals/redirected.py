@@ -29,6 +29,10 @@ BY_DEVICE = (
 )
 CHECKPOINTED = "torch.utils.checkpoint._infer_device_type"
 RECOMPUTED = "torch.utils.checkpoint._allowed_determinism_checks_to_fns"
+GRAPHS = (
+    *(f"torch.cuda.{name}" for name in ("CUDAGraph", "graph", "make_graphed_callables")),
+    "torch.accelerator.Graph",
+)
 CUDNN = "torch.backends.cudnn.is_acceptable"
 PROFILED = "torch.cuda.nvtx._nvtx"
 QUIET = (
@@ -93,7 +97,7 @@ SCRIPTS: tuple[Private, ...] = (
 )
 REFUSED: tuple[Private, ...] = (
     *_all("what is compiled cannot be recorded", ("compile",)),
-    *_all("a graph replays what no recorder sees", ("cuda.CUDAGraph", "cuda.graph", "cuda.make_graphed_callables")),
+    *(Private(name, "a graph replays what no recorder sees") for name in GRAPHS),
 )
 MODES: tuple[Private, ...] = (Private(WITHOUT_MODES, "ops run where PyTorch switches all modes off, to print"),)
 TABLE = {row.name: row for row in (*ONE_GPU, *AS_CUDA, *AUTOCAST, *DEVICE, *REFUSED, *SCRIPTS, *MODES)}

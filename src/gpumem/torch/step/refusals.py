@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any
 
 from gpumem.torch.internals import PLAIN_DISPATCH, FakeTensorMode, is_compiled, mode_stack, torch, uses_dynamo
-from gpumem.torch.internals.redirected import redirected
+from gpumem.torch.internals.redirected import GRAPHS, redirected
 from gpumem.torch.step.workload import WorkloadError
 
 Tensor, Parameter = torch.Tensor, torch.nn.Parameter
@@ -55,8 +55,8 @@ def refusing() -> Iterator[None]:
 
 def _refusals() -> Iterator[tuple[str, Any]]:
     yield "torch.compile", _compile
-    for name in ("CUDAGraph", "graph", "make_graphed_callables"):  # classes, as libraries name them in annotations
-        yield f"torch.cuda.{name}", type(name, (), {"__new__": _refuse(GRAPHED)})
+    for name in GRAPHS:  # classes, as libraries name them in annotations
+        yield name, type(name.rpartition(".")[2], (), {"__new__": _refuse(GRAPHED)})
 
 
 @contextmanager

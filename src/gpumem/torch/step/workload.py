@@ -8,6 +8,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,25 @@ Make = Callable[..., Step]
 
 class WorkloadError(Refusal):
     """A workload that cannot be recorded: what went wrong in it, where, and what to do."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        if (refusals := _REFUSALS.get()) is not None:
+            refusals.append(str(self))
+
+
+_REFUSALS: ContextVar[list[str] | None] = ContextVar("_REFUSALS", default=None)
+
+
+@contextmanager
+def all_refusals() -> Iterator[list[str]]:
+    """Give what is refused in here, also where the workload catches it."""
+    refusals: list[str] = []
+    before = _REFUSALS.set(refusals)
+    try:
+        yield refusals
+    finally:
+        _REFUSALS.reset(before)
 
 
 def made(make: Make, device: str, batch: int | None) -> Step:
