@@ -352,8 +352,7 @@ def test_nothing_is_written_and_nobody_is_told(run: Any, tmp_path: Path, monkeyp
         ("pass", "train.py: ended after 0 optimizer steps; it has to train with one of torch.optim"),
         (NET + LOOP.replace("100", "2"), "train.py: ended after 2 optimizer steps; it has to train for 3 iterations"),
         (
-            NET
-            + "    try:\n        net.compile()\n        net(torch.ones(2, 64).to('cuda'))\n    except Exception:\n        pass\n",
+            NET + "    try:\n        torch.compile(net)(torch.ones(2, 64))\n    except Exception:\n        pass\n",
             "train.py: ended after 0 optimizer steps; it caught an error: ",
         ),
         (NET + "    net.compile()\n" + LOOP, "what torch.compile made of it cannot be recorded"),
