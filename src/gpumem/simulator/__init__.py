@@ -23,5 +23,6 @@ if TYPE_CHECKING:
         Span as Span,
         Timeline as Timeline,
     )
+    from gpumem.simulator.uncertainty import Uncertainty as Uncertainty
 
 face(__name__)
