@@ -1,8 +1,8 @@
 """How long ops and copies really take, where plans count on estimates: errors that last, and noise that passes.
 
-A plan that is judged by the durations it was made with costs what it was planned to cost, by construction. `Uncertainty`
-says how far the truth may be off; it draws factors by a seed and a key, so the same op has the same error under every
-plan.
+A plan that is judged by the durations it was made with costs what it was planned to cost, by construction.
+`Uncertainty` says how far the truth may be off; it draws factors by a seed and a key, so the same op has the same error
+under every plan.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Uncertainty:
         return replace(self, seed=0) == Uncertainty()
 
     def lasting(self, n: int, *key: int) -> F64:
-        """Return what each of `n` ops takes of its estimate, in all iterations, float64[n]; the same for the same key."""
+        """Return what each of `n` ops takes of its estimate, in all iterations, float64[n]."""
         return self.bias * _factors(self.spread, n, self.seed, OPS, *key)
 
     def passing(self, n: int, *key: int) -> F64:
