@@ -12,6 +12,7 @@ from gpumem.base import work
 from gpumem.base.arguments import strict, strict_fields
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
+from gpumem.simulator.uncertainty import Uncertainty
 from gpumem.swap.facts.limits import Judge, fits, floor, keep_tails, trimmed
 from gpumem.swap.facts.operators import Menu, menu_of, smallest
 from gpumem.swap.facts.options import check_numbers, check_ops, check_start, option
@@ -23,10 +24,12 @@ from gpumem.swap.search._pace import Pace
 from gpumem.swap.search.annealing import Annealing
 from gpumem.swap.search.instance import Instance
 from gpumem.swap.search.multistart import CHEAP, SWAPPING, Begin, ask_all, planners, race, share
+from gpumem.swap.search.robust import most_robust
 from gpumem.trace import Trace
 
 GREEDY = 0.5  # of the work of an effort, at most, for the greedy start without stalls
 PLANNING = 0.97  # of the time; in the rest tails are kept that are not in the way: a few simulations, not tuned
+TRAINING = 2**31  # seeds of draws from here on choose between plans; tables draw below
 # Of the efforts, so many begin with values dropped greedily as well; then these are among the plans that are known.
 # ResNet-34 (256) at 30 %, 10 s: each time, they took half of it.
 GREEDILY = 2
@@ -41,6 +44,7 @@ class Search(PlannerRecord):
     algorithms: Menu | None = None
     start: Plan | None = None
     placed: bool = False
+    robust: float = option(0.0)
     seed: int = option(0)
     effort: float = option(1.0)
     finds_lowest: ClassVar[bool] = True
@@ -67,6 +71,7 @@ def search(
     algorithms: Menu | None = None,
     start: Plan | None = None,
     placed: bool = False,
+    robust: float = 0.0,
     seed: int = 0,
     effort: float = 1.0,
     seconds: float | None = None,
@@ -87,6 +92,10 @@ def search(
         A plan that is known, of an integer program for instance: what comes out is never slower.
     placed : bool
         Count a buffer from the start of the op in which its copy-in starts: for plans that will be placed.
+    robust : float
+        Plan for durations that may be off, by log-normal factors of this sigma: of several plans the one whose
+        overhead is least in nearly all draws, at most half a point of an iteration dearer where nothing is off. Takes
+        seven times as long, and some simulations more.
     seed : int
         Of the random steps. The same seed and effort give the same plan.
     effort : float
@@ -137,6 +146,11 @@ def search(
     0.0
     """
     check_start(start, trace, machine, limit)
+    if robust:
+        how: dict[str, Any] = {"recompute": recompute, "algorithms": algorithms, "start": start, "placed": placed}
+        uncertainty = Uncertainty(spread=robust, copy_noise=robust, seed=TRAINING + seed)
+        plain = partial(search, **how, seed=seed, effort=effort)
+        return most_robust(trace, machine, limit, uncertainty, plain, planners(trace, effort, recompute=recompute))
     tails = Tails(trace, trimmed(trace, limit, always=recompute))
     trace = tails.less
     check_ops(algorithms or (), trace)
