@@ -6,10 +6,23 @@ from there.
 
 from __future__ import annotations
 
-from benchmarks.suites import mosos, peers, planners, pool, snu, swap, tensile, waterwave
+from benchmarks.suites import mosos, peers, planners, pool, snu, swap, tensile, uncertain, waterwave
 from gpumem.cli.common.parser import Parser
 
-SUITES = (swap.SUITE, pool.SUITE, tensile.SUITE, snu.SUITE, mosos.SUITE, waterwave.SUITE, planners.SUITE, peers.SUITE)
+SUITES = (
+    *(swap.SUITE, pool.SUITE, tensile.SUITE, snu.SUITE, mosos.SUITE, waterwave.SUITE, planners.SUITE),
+    *(uncertain.SUITE, peers.SUITE),
+)
+    swap.SUITE,
+    pool.SUITE,
+    tensile.SUITE,
+    snu.SUITE,
+    mosos.SUITE,
+    waterwave.SUITE,
+    planners.SUITE,
+    uncertain.SUITE,
+    peers.SUITE,
+)
 
 
 def parser() -> Parser:

@@ -10,6 +10,7 @@ from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_
 from gpumem.cli.common.parser import Commands
 from gpumem.cli.common.planning import add_options, make
 from gpumem.cli.common.progress import Progress
+from gpumem.cli.common.uncertainty import add_uncertainty
 
 
 def add(commands: Commands) -> None:
@@ -26,6 +27,7 @@ def add(commands: Commands) -> None:
     )
     p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
     add_options(p)
+    add_uncertainty(p, seed=False)
     add_workspaces(p)
     p.add_argument("--out", metavar="DIR", help="write plan, rewritten trace, timeline and pictures there")
     p.add_argument("--json", action="store_true", help="print the table as one JSON object")

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gpumem
 from gpumem import io, pipeline, swap
@@ -18,16 +18,21 @@ from gpumem.cli.common.args import check_folder, out_folder, target_of
 from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.cli.common.parser import Commands
 from gpumem.cli.common.planners import add_planner, planners_asked
-from gpumem.cli.common.planning import add_limits, add_own, goals, own_options
+from gpumem.cli.common.planning import add_limits, add_own, goals, own_options, uncertain
 from gpumem.cli.common.progress import Progress, tell, tell_failure
+from gpumem.cli.common.uncertainty import add_uncertainty
 from gpumem.pipeline import report
 from gpumem.swap.planner import SWAPS
+
+if TYPE_CHECKING:
+    from gpumem.simulator.uncertainty import Uncertainty
 
 MEASURED = ("peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds")
 PROGRAM = 30  # seconds of a planner that proves, where nobody says
 # Of the bound, where nobody says: programs, so that it is the same each time, and seconds at most; else the part of the
 # seconds of a planner. Not tuned.
 ROUNDS, BOUNDING, SHARE = 3, 10.0, 0.5
+COSTS = ("overhead", "overhead_median", "overhead_p95")
 COLUMNS = ("planner", "limit", "feasible", *MEASURED)
 
 
@@ -43,6 +48,7 @@ def add(commands: Commands) -> None:
     how = add_limits(p)
     add_planner(how, "all", "swap planners (default: %(default)s)")
     add_own(how)
+    add_uncertainty(p, seed=False)
     add_workspaces(p)
     p.add_argument("--out", metavar="DIR", help="write DIR/swap.json, and into DIR/PLANNER what gpumem plan writes")
     p.add_argument("--json", action="store_true", help="print a list of rows")
@@ -67,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
         with work.within(options.pop("seconds", None)):
             case = pipeline.Case.of(trace, target, **goals(args, trace))
             seconds = work.seconds()  # of each planner
-        asked = _Asked(case, seconds, options, not args.no_check, args.traceback, alone=len(planners) == 1)
+        check, alone = not args.no_check, len(planners) == 1
+        asked = _Asked(case, seconds, options, check, args.traceback, alone, uncertain(args))
         for name, planner in progress.over(planners.items()):
             asked.plan(name, planner)
         asked.bound()
@@ -92,6 +99,7 @@ class _Asked:
     check: bool
     traceback: bool
     alone: bool
+    uncertainty: Uncertainty | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
     found: dict[str, pipeline.Planned] = field(default_factory=dict)
     last: list[dict[str, Any]] = field(default_factory=list)
@@ -110,6 +118,11 @@ class _Asked:
                 if planned is not None and self.check:
                     work.tell("checking the plan")
                     planned.verified().checked.told(tell)
+                if planned is not None and self.uncertainty is not None:
+                    work.tell("drawing durations")
+                    planned = planned.under(self.uncertainty)
+                    assert planned.realised is not None
+                    row |= planned.realised.row()
         except Exception as error:
             if self.alone:
                 raise
@@ -184,18 +197,20 @@ def _table(case: pipeline.Case, rows: list[dict[str, Any]]) -> str:
     trace, pool = case.trace, case.pool is not None
     goal = f"pool of {report.human(case.pool or 0)}" if pool else f"load limit of {report.human(case.load or 0)}"
     clock = "placed" if pool else "capacity"
-    lines = [["planner", "peak load", "footprint", "bytes out", "bytes in", "run again", "overhead", "seconds"]]
+    drawn = ["as planned", "median", "95 %"] if any("draws" in r for r in rows) else ["overhead"]
+    lines = [["planner", "peak load", "footprint", "bytes out", "bytes in", "run again", *drawn, "seconds"]]
     for r in rows:
+        costs = [report.percent(r[key]) if key in r else "" for key in COSTS[: len(drawn)] if r["overhead"] is not None]
         if "not_for" in r:
-            lines.append([bound.BOUND, *[""] * 5, report.percent(r["overhead"]), f"{r['seconds']:.3f}"])
+            lines.append([bound.BOUND, *[""] * 5, *costs, f"{r['seconds']:.3f}"])
             continue
         if not r["feasible"]:
             why, seconds = ("failed", "") if "error" in r else ("not reached", f"{r['seconds']:.3f}")
-            lines.append([r["planner"], why, "", "", "", "", "", seconds])
+            lines.append([r["planner"], why, *[""] * (4 + len(drawn)), seconds])
             continue
         sizes = [report.human(r[key]) for key in ("peak_load", "footprint", "bytes_out", "bytes_in")]
         again = report.human_ns(r["recompute_ns"]) if r["recompute_ns"] else "-"
-        lines.append([r["planner"], *sizes, again, report.percent(r["overhead"]), f"{r['seconds']:.3f}"])
+        lines.append([r["planner"], *sizes, again, *costs, f"{r['seconds']:.3f}"])
     about = f"{trace.name}: peak load {report.human(trace.peak_load)}, footprint {report.human(case.placement.height)}"
     told = report.unswapped(trace.peak_load, case.placement.height, case.pool, case.load)
     table = f"{about}, on {case.machine.name}, {goal} ({clock} clock)\n\n{report.columns(lines)}"

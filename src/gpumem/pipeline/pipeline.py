@@ -22,6 +22,7 @@ from gpumem.pipeline.swap_and_place import FAR, Combined, at_load, cheapest, in_
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.simulator.timeline import Timeline
+from gpumem.simulator.uncertainty import Uncertainty
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.plan import Plan
 from gpumem.swap.planner import Planner
@@ -112,6 +113,8 @@ class Case(Shown):
         quick = _hurried(partial(self.place, **taken(self.place, pool)), share)
         again = record.has("placed")
         fit = partial(in_pool, self.trace, self.pool, pool=quick, load_limit=self.load)
+        if given.get("robust"):  # plans for the estimates are no start of it
+            return fit(swap=plan(placed=True))
         first = self._begun(record.with_known(given), fit)
         if first is not None and (self.judge(first).makespan <= self.line.makespan or work.over()):
             return first
@@ -197,6 +200,7 @@ def plan(
     placer: str | Placer | None = None,
     alignment: int = 256,
     check: bool = True,
+    uncertainty: Uncertainty | None = None,
     seconds: float | None = None,
     progress: work.Progress | None = None,
     **options: Any,
@@ -226,6 +230,8 @@ def plan(
         Of offsets, in bytes, for placers that have a keyword for it.
     check : bool
         Hold the result against the naive oracles.
+    uncertainty : Uncertainty, optional
+        How far durations may be off: what the plan costs then is in `Planned.realised`.
     seconds : float, optional
         The whole time: for both placements, the plans, the clock, and those oracles that are done by then. The first
         plan that fits counts, and is made better while there is time. What comes out then depends on the machine, not
@@ -288,6 +294,9 @@ def plan(
         if check:
             work.tell("checking the plan")
             planned = planned.verified()
+        if uncertainty is not None:
+            work.tell("drawing durations")
+            planned = planned.under(uncertainty)
     return planned
 
 

@@ -16,8 +16,10 @@ from gpumem.check.verdict import BUDGET, FLOW, ORACLES, PLACEMENT, TIMELINE, UNC
 from gpumem.io import chrome, read, staged, write, write_text
 from gpumem.pipeline.report import Report, Run, human, human_ns, percent, plot
 from gpumem.simulator.machine import Machine
+from gpumem.simulator.realised import DRAWS, Realised, realised
 from gpumem.simulator.simulate import baseline
 from gpumem.simulator.timeline import Timeline
+from gpumem.simulator.uncertainty import Uncertainty
 from gpumem.swap.plan import Plan
 from gpumem.trace import COPY_IN, COPY_OUT, Trace
 from gpumem.trace.placement import Placement
@@ -47,6 +49,8 @@ class Planned(Shown):
         Names; no score where the planner has none.
     checked : Checked
         Which oracles found nothing wrong, and which were not asked.
+    realised : Realised, optional
+        Overheads where durations are not as planned with, see `under`.
     """
 
     plan: Plan
@@ -60,6 +64,7 @@ class Planned(Shown):
     planner: str
     score: str = ""
     checked: Checked = UNCHECKED
+    realised: Realised | None = None
 
     @property
     def trace(self) -> Trace:
@@ -130,7 +135,32 @@ class Planned(Shown):
         """Return what the plan costs and saves: `table()` for people, `row()` for programs."""
         clock, name = "placed" if self.load is None else "capacity", self.machine.name
         runs = self.before, self.after
-        return Report(name, self.score, self.plan, *runs, self.pool, self.load_limit, clock, self.placed, self.planner)
+        limits = self.pool, self.load_limit
+        return Report(
+            name, self.score, self.plan, *runs, *limits, clock, self.placed, self.planner, realised=self.realised
+        )
+
+    @strict
+    def under(self, uncertainty: Uncertainty, *, draws: int = DRAWS) -> Planned:
+        """Return the same with what the plan costs where durations are off their estimates, by the clock that judges.
+
+        >>> import gpumem
+        >>> from gpumem.simulator import Uncertainty
+        >>> planned = gpumem.plan(gpumem.bundled("vgg16"), "gtx1080ti", load="50%", planner="autoswap")
+        >>> print(planned.under(Uncertainty(spread=0.3)).realised)  # planned: 8.92 %
+        """
+        placed = self.load is None
+        placements = (self.before.placement, self.placement) if placed else None
+        found = realised(
+            self.before.trace,
+            self.trace,
+            self.machine,
+            uncertainty,
+            placements=placements,
+            capacity=self.load,
+            draws=draws,
+        )
+        return replace(self, realised=found)
 
     @strict
     @work.budgeted

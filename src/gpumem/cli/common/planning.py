@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gpumem
 from gpumem import pool
@@ -16,10 +16,15 @@ from gpumem.cli.common.args import add_machine, one_word
 from gpumem.cli.common.parser import Group, Parser
 from gpumem.cli.common.planners import add_planner, of_use, options_told, planners_asked
 from gpumem.cli.common.progress import Progress, tell
+from gpumem.cli.common.uncertainty import uncertainty_of
+
+if TYPE_CHECKING:
+    from gpumem.simulator.uncertainty import Uncertainty
 
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
+ROBUST = "of the search: plan for durations that are off by log-normal factors of this sigma"
 SEED = "of planners that draw random numbers"
-OWN = ("seed", "effort", "seconds", "peaks", "threshold", "recompute")  # options that some planners take
+OWN = ("seed", "effort", "seconds", "peaks", "threshold", "recompute", "robust")  # options that some planners take
 
 
 def add_limits(p: Parser, otherwise: str = "") -> Group:
@@ -52,6 +57,7 @@ def add_own(p: Group, seed: str = SEED) -> None:
     p.add_argument("--threshold", metavar="SIZE", help="of most planners: the smallest buffer to swap (mostly 1MiB)")
     again = "of planners that make values again: swap only"
     p.add_argument("--no-recompute", dest="recompute", action="store_false", default=None, help=again)
+    p.add_argument("--robust", type=float, metavar="X", help=ROBUST)
     add_search(p, "1 takes up to half a minute a plan", seed)
 
 
@@ -88,6 +94,12 @@ def own_options(
     return given | options_told(args, planners)
 
 
+def uncertain(args: argparse.Namespace) -> Uncertainty | None:
+    """Return how far durations may be off, where the command has the options and one says so."""
+    found = uncertainty_of(args) if hasattr(args, "spread") else None
+    return None if found is None or found.certain else found
+
+
 def goals(args: argparse.Namespace, trace: gpumem.Trace) -> dict[str, Any]:
     """Read the options of `add_limits`, as keywords of `gpumem.plan`."""
     load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
@@ -118,6 +130,7 @@ def make(
     if score is not None:
         of_use("--score", "score", planners)
     options |= goals(args, trace) | {"check": not args.no_check, "progress": progress}
+    options |= {"uncertainty": uncertain(args)}
     planned = gpumem.plan(trace, machine, planner=args.planner, score=score, **options)
     if not args.no_check:
         planned.checked.told(tell)

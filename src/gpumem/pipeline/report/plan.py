@@ -10,6 +10,7 @@ from gpumem.base.arguments import strict_fields
 from gpumem.base.display import Facts, Shown, clipped
 from gpumem.base.units import human, human_ns, percent
 from gpumem.pipeline.report.text import decided, unswapped, versus
+from gpumem.simulator.realised import Realised
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.plan import Hold, Plan, Recompute
 from gpumem.swap.plan.tails import drops_tail
@@ -62,6 +63,7 @@ class Report(Shown):
     clock: str
     placed: Timeline  # by the placed clock, whatever the limit
     planner: str
+    realised: Realised | None = None  # where durations are not as planned with
 
     def _facts(self) -> Facts:
         r = self.row()
@@ -114,6 +116,7 @@ class Report(Shown):
             "placed_makespan_ns": self.placed.makespan,
             "overhead": overhead if math.isfinite(overhead) else None,
             "stalls": dict(after.timeline.stalls),
+            **(self.realised.row() if self.realised else {}),
         }
 
     def table(self) -> str:
@@ -132,7 +135,8 @@ class Report(Shown):
             versus(f"iteration ({r['clock']} clock)", r["makespan_before_ns"], r["makespan_ns"], human_ns),
             "",
             *decided(r, f": {human(r['bytes_out'])} out, {human(r['bytes_in'])} in an iteration"),
-            f"{'overhead':26}{percent(r['overhead'])}",
+            f"{'overhead as planned':26}{percent(r['overhead'])}",
+            *([f"{'as it turns out':26}{self.realised}"] if self.realised else []),
             f"{'stalls':26}" + ", ".join(f"{human_ns(ns)} for {what}" for what, ns in r["stalls"].items()),
         ]
         load_limit = r["load_limit"] if r["clock"] == "capacity" else None

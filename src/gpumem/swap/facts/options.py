@@ -22,6 +22,7 @@ RULES: dict[str, Rule] = {
     "gap": (lambda value: 0 <= value < 1, "is not in [0, 1)"),
     "iterations": (lambda value: value >= 1, "is below 1"),
     "ratio": (lambda value: 0 <= value <= 1, "is not in [0, 1]"),
+    "robust": (lambda value: 0 <= value <= 3, "is not in [0, 3]"),
     "seed": NOT_BELOW_0,
     "segments": (lambda value: value is None or value >= 1, "is below 1"),
     "stall": (lambda value: 0 <= value < inf, "is not finite and >= 0"),
