@@ -13,16 +13,6 @@ SUITES = (
     *(swap.SUITE, pool.SUITE, tensile.SUITE, snu.SUITE, mosos.SUITE, waterwave.SUITE, planners.SUITE),
     *(uncertain.SUITE, peers.SUITE),
 )
-    swap.SUITE,
-    pool.SUITE,
-    tensile.SUITE,
-    snu.SUITE,
-    mosos.SUITE,
-    waterwave.SUITE,
-    planners.SUITE,
-    uncertain.SUITE,
-    peers.SUITE,
-)
 
 
 def parser() -> Parser:
