@@ -29,7 +29,7 @@ class Uncertainty:
     ----------
     spread : float
         Sigma of a log-normal factor that each op keeps in all iterations: its estimate is off by that. 0.5 puts half of
-        all ops off by 34 % or more.
+        all ops off by a third or more.
     bias : float
         What all ops take, of their estimates: 10 for a net in half precision whose times were estimated in full.
     noise : float

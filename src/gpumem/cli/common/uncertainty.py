@@ -18,7 +18,7 @@ def add_uncertainty(p: Parser, *, seed: bool = True) -> None:
     """Add the options that `uncertainty_of` reads; without `seed` the command has a `--seed` already."""
     group = p.add_argument_group("how far durations are off their estimates")
     texts = {
-        "spread": "of a lasting log-normal factor of each op, its sigma: 0.5 puts half of all ops off by 34%% or more",
+        "spread": "sigma of a lasting log-normal factor of each op: 0.5 puts half of them off by a third or more",
         "bias": "what all ops take, of their estimates (default: 1)",
         "noise": "of a log-normal factor of each op in each iteration, its sigma",
         "copy_noise": "the same of each copy",

@@ -94,7 +94,7 @@ def search(
         Count a buffer from the start of the op in which its copy-in starts: for plans that will be placed.
     robust : float
         Plan for durations that may be off, by log-normal factors of this sigma: of several plans the one whose
-        overhead is least in nearly all draws, at most half a point of an iteration dearer where nothing is off. Takes
+        overhead is least in nearly all draws, at most a point of an iteration dearer where nothing is off. Takes
         seven times as long, and some simulations more.
     seed : int
         Of the random steps. The same seed and effort give the same plan.
