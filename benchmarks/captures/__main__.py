@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import signal
 import time
 import warnings
 from collections import Counter, defaultdict
@@ -28,6 +29,7 @@ from gpumem.torch import CaptureComparison, WorkloadError, compare, record
 PARTS = ("text", "torchvision", "timm", "odd")
 DRAWS = ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_")
 DRAWS += ("xavier_normal_", "orthogonal_")
+LONGEST = 120  # seconds of one constructor, of which some draw for hours
 MOST = 2**30  # bytes of parameters that are made on the host: of more, some libraries draw for minutes
 Case = tuple[str, Callable[..., Any]]
 
@@ -102,6 +104,19 @@ def why(found: CaptureComparison) -> str:
 
 def parameters(build: Callable[[], Any], name: str) -> dict[str, Any]:
     """Build a net without a device and on the host; compare its parameters."""
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(LONGEST)
+    try:
+        return _parameters(build)
+    finally:
+        signal.alarm(0)
+
+
+def _too_long(*args: Any) -> None:
+    raise TimeoutError(f"not built within {LONGEST} s")
+
+
+def _parameters(build: Callable[[], Any]) -> dict[str, Any]:
     counts = [_built(build, "meta")]
     if counts[0][1] > MOST:
         return {"verdict": "too large", "why": f"{counts[0][1]} bytes on the host", "counts": counts}
