@@ -12,9 +12,10 @@ from gpumem.base.units import fraction
 from gpumem.cli.common.args import add_machine, check_folder, one_word, out_folder, target_of
 from gpumem.cli.common.files import add_workspaces
 from gpumem.cli.common.parser import Commands
-from gpumem.cli.common.planners import add_planner, options_told, planners_asked
-from gpumem.cli.common.planning import SIZE
+from gpumem.cli.common.planners import add_planner, of_use, options_told, planners_asked
+from gpumem.cli.common.planning import ROBUST, SIZE, uncertain
 from gpumem.cli.common.progress import Progress, complain, tell, tell_failure
+from gpumem.cli.common.uncertainty import add_uncertainty
 from gpumem.cli.common.workloads import (
     ASSUME,
     DEVICES,
@@ -61,6 +62,8 @@ def add(commands: Commands) -> None:
     how = p.add_argument_group("how to plan")
     add_planner(how, None, "swap planners; the cheapest counts (default: search)")
     how.add_argument("--seconds", type=float, metavar="S", help="of planning (default: 8); captures come on top")
+    how.add_argument("--robust", type=float, metavar="X", help=ROBUST)
+    add_uncertainty(p)
     p.add_argument("--out", metavar="DIR", help="write report, captured trace, plan, timeline and pictures there")
     p.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     p.set_defaults(run=run, workspaces="fastest")
@@ -118,6 +121,10 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
     planners = planners_of(BEST) if args.planner is None else planners_asked(args)
     options: dict[str, Any] = {"planner": [*planners], "options": options_told(args, planners)}
+    options["uncertainty"] = uncertain(args)
+    if args.robust is not None:
+        of_use("--robust", "robust", planners)
+        options["options"] |= {"robust": args.robust}
     if args.overhead is not None:
         options["overhead"] = fraction(args.overhead, "--overhead")
     if args.seconds is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,7 @@ from gpumem.pipeline.compare_planners import BEST, QUICK
 from gpumem.pipeline.requirement import context_of
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
+from gpumem.simulator.uncertainty import Uncertainty
 from gpumem.simulator.workspaces import adding as convolving
 from gpumem.swap.planners import planner_of
 from gpumem.torch.capture.capture import record
@@ -48,6 +49,7 @@ def fit(
     planner: str | Sequence[str] = BEST,
     options: Mapping[str, Any] = MappingProxyType({}),
     seconds: float = SECONDS,
+    uncertainty: Uncertainty | None = None,
     workspaces: str | int = "fastest",
     name: str = "",
     progress: work.Progress | None = None,
@@ -82,6 +84,8 @@ def fit(
         Of planners, such as `threshold`: each gets those that it has.
     seconds : float
         Of planning. Captures come on top, and the search for the largest batch, with up to 4 s at each batch.
+    uncertainty : Uncertainty, optional
+        How far durations may be off: what the plan costs then is in `planned.realised`.
     workspaces : str or int
         Of convolutions, as `workspaces.add` has its `rule`.
     name : str
@@ -143,7 +147,10 @@ def fit(
     if largest and batch is not None:
         raise ValueError(f"batch: {batch}: with largest, batches are tried; leave one of the two out")
     with work.within(progress=progress):
-        return asked.largest() if largest else asked.at(batch)
+        found = asked.largest() if largest else asked.at(batch)
+    if uncertainty is None or found.planned is None:
+        return found
+    return replace(found, planned=found.planned.under(uncertainty))
 
 
 Step = tuple[Trace, Need, Captured]  # with workspaces; what it takes; what was captured

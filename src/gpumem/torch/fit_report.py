@@ -229,7 +229,8 @@ class Fit(Shown):
             yield _line("pool of the plan", human(row["footprint_after"]), "the height of its placement")
             yield from decided(row, copied)
             times = f"{human_ns(row['makespan_before_ns'])} becomes {human_ns(row['makespan_ns'])}"
-            yield _line("overhead", percent(row["overhead"]), f"by the placed clock: {times}")
+            yield _line("overhead as planned", percent(row["overhead"]), f"by the placed clock: {times}")
+            yield from [f"{'as it turns out':{WIDTH}}{planned.realised}"] if planned.realised else []
             yield f"{'oracles':{WIDTH}}{planned.checked}"
         elif self.least is not None:
             yield _line("least limit found", _typed(self.least.pool or 0), _cost(self.least))

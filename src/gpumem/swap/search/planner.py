@@ -12,7 +12,6 @@ from gpumem.base import work
 from gpumem.base.arguments import strict, strict_fields
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
-from gpumem.simulator.uncertainty import Uncertainty
 from gpumem.swap.facts.limits import Judge, fits, floor, keep_tails, trimmed
 from gpumem.swap.facts.operators import Menu, menu_of, smallest
 from gpumem.swap.facts.options import check_numbers, check_ops, check_start, option
@@ -24,12 +23,11 @@ from gpumem.swap.search._pace import Pace
 from gpumem.swap.search.annealing import Annealing
 from gpumem.swap.search.instance import Instance
 from gpumem.swap.search.multistart import CHEAP, SWAPPING, Begin, ask_all, planners, race, share
-from gpumem.swap.search.robust import most_robust
+from gpumem.swap.search.robust import most_robust, off_by
 from gpumem.trace import Trace
 
 GREEDY = 0.5  # of the work of an effort, at most, for the greedy start without stalls
 PLANNING = 0.97  # of the time; in the rest tails are kept that are not in the way: a few simulations, not tuned
-TRAINING = 2**31  # seeds of draws from here on choose between plans; tables draw below
 # Of the efforts, so many begin with values dropped greedily as well; then these are among the plans that are known.
 # ResNet-34 (256) at 30 %, 10 s: each time, they took half of it.
 GREEDILY = 2
@@ -148,9 +146,9 @@ def search(
     check_start(start, trace, machine, limit)
     if robust:
         how: dict[str, Any] = {"recompute": recompute, "algorithms": algorithms, "start": start, "placed": placed}
-        uncertainty = Uncertainty(spread=robust, copy_noise=robust, seed=TRAINING + seed)
         plain = partial(search, **how, seed=seed, effort=effort)
-        return most_robust(trace, machine, limit, uncertainty, plain, planners(trace, effort, recompute=recompute))
+        others = planners(trace, effort, recompute=recompute)
+        return most_robust(trace, machine, limit, off_by(robust, seed), plain, others)
     tails = Tails(trace, trimmed(trace, limit, always=recompute))
     trace = tails.less
     check_ops(algorithms or (), trace)

@@ -28,7 +28,14 @@ PRICE = 0.01  # of an iteration: what a plan may cost more than the one for the 
 FEW, MANY = 16, 96  # draws by which all candidates are judged, and the best few once more
 FINAL = 4  # the best few
 
+TRAINING = 2**31  # seeds of draws from here on choose between plans; tables draw below
+
 Plain = Callable[[Trace, Machine, int], Plan]
+
+
+def off_by(sigma: float, seed: int) -> Uncertainty:
+    """What a plan for that sigma is chosen by: ops and copies that are off by it, by draws that no table uses."""
+    return Uncertainty(spread=sigma, copy_noise=sigma, seed=TRAINING + seed)
 
 
 def most_robust(
