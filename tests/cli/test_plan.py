@@ -51,7 +51,7 @@ def test_plan_prints_a_table(cli: Cli, net_file: Path) -> None:
         "competitive ratio",
         "iteration (placed clock)",
         "swapped",
-        "overhead",
+        "overhead as planned",
         "stalls",
     ]
 
@@ -418,3 +418,29 @@ def test_a_plan_that_recomputes_says_so_and_is_drawn(cli: Cli, tmp_path: Path) -
     assert row["reruns"] == swapped.n - trace.n > 0
     assert row["recompute_ns"] == GTX.durations(swapped)[swapped.ops.role == RECOMPUTE].sum()
     assert len(recorded(swapped)) == len(recorded(trace)) == trace.n  # the pictures' op axis
+
+
+def test_what_it_costs_where_durations_are_off(cli: Cli, net_file: Path) -> None:
+    ran = cli("plan", net_file, "--limit", "75%", "--link-rate", "0.1")
+    assert ran.status == 0 and re.search(
+        "as it turns out +median [0-9.]+%, 95th percentile [0-9.]+% of 100 draws", ran.out
+    )
+    row = json.loads(cli("plan", net_file, "--limit", "75%", "--link-rate", "0.1", "--json").out)
+    assert row["overhead_p95"] >= row["overhead_median"] > row["overhead"] and row["uncertainty"]["link"] == 0.1
+    assert "draws" not in json.loads(cli("plan", net_file, "--limit", "75%", "--json").out)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--spread", "4"), "--spread: 4.0 is not in [0, 3]"),
+        (("--link-rate", "0"), "--link-rate: 0.0 is not in (0, 1]"),
+        (("--link-used", "1"), "--link-used: 1.0 is not in [0, 1)"),
+        (("--bias", "nan"), "--bias: nan is not finite and > 0"),
+        (("--robust", "-1"), "robust: -1.0 is not in [0, 3]"),
+        (("--planner", "tensile", "--robust", "0.3"), "--robust: no use to tensile"),
+    ],
+)
+def test_durations_that_cannot_be(cli: Cli, net_file: Path, words: tuple[str, ...], told: str) -> None:
+    ran = cli("plan", net_file, "--limit", "75%", *words)
+    assert ran.status == 2 and told in ran.err[-1] and not ran.out

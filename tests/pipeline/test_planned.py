@@ -10,6 +10,8 @@ import pytest
 import gpumem
 from gpumem import Machine, Plan, Trace, check, simulate
 from gpumem.pipeline import Planned
+from gpumem.simulator import Uncertainty
+from gpumem.swap.search.robust import PRICE
 from tests.files import full_disk, snapshot
 from tests.nets import PEAK, net
 
@@ -66,3 +68,27 @@ def test_places_that_cannot_be_written_to_are_named(planned: Planned, tmp_path: 
     with pytest.raises(ValueError, match=r"^directory: the name is empty$"):
         planned.save("")
     assert sorted(snapshot(tmp_path)) == ["file"]
+
+
+def test_what_a_plan_costs_where_durations_are_off(planned: Planned) -> None:
+    """By the clock that judges, both with the plan and without it in the same draws."""
+    assert planned.realised is None
+    certain = planned.under(Uncertainty(), draws=2).realised
+    assert certain is not None and certain.overheads.tolist() == [planned.overhead] * 2
+    trace, slow = planned.before.trace, planned.under(Uncertainty(link=0.1), draws=2)
+    late = Uncertainty(link=0.1).drawn(planned.trace, planned.machine, 0)
+    base = simulate(trace, planned.machine, planned.before.placement)
+    expected = simulate(late, planned.machine, planned.placement).overhead(base)
+    assert slow.realised is not None and slow.realised.overheads.tolist() == [expected] * 2
+    row = slow.report().row()
+    assert row["overhead_median"] == row["overhead_p95"] == expected > row["overhead"] and row["draws"] == 2
+    assert "as it turns out" in slow.report().table() and "as it turns out" not in planned.report().table()
+
+
+def test_a_plan_for_durations_that_may_be_off_is_no_dearer_in_a_pool() -> None:
+    trace, off = gpumem.bundled("vgg16"), Uncertainty(spread=0.3, copy_noise=0.3)
+    how = {"pool": "60%", "effort": 0.005, "uncertainty": off}
+    plain, robust = (gpumem.plan(trace, "gtx1080ti", robust=sigma, **how) for sigma in (0.0, 0.3))  # type: ignore[arg-type]
+    assert robust.placement.height <= robust.pool == plain.pool
+    assert robust.overhead <= plain.overhead + PRICE
+    assert plain.realised and robust.realised and robust.realised.p95 <= plain.realised.p95
