@@ -12,6 +12,7 @@ from gpumem.base.errors import CheckError
 from gpumem.io import bundled
 from gpumem.jobs import Job, Policy, simulate_jobs, unmanaged, verify
 from gpumem.jobs.environments.actual import informed
+from gpumem.jobs.policy import REPLAN
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.uncertainty import Uncertainty
 from tests.conftest import tiny_machine
@@ -34,6 +35,7 @@ def assert_an_imperfect_crowd_is_right(seed: int) -> None:
         link_used=float(rng.choice([0, 0.3])),
         seed=int(rng.integers(100)),
     )
+    policy = replace(policy, replan=str(rng.choice(REPLAN)), late=float(rng.choice([0, 0.003])))
 
     ran = simulate_jobs(jobs, machine, capacity, policy, slowdown=slowdown, uncertainty=off)
     simulated_right(jobs, ran, machine, capacity, slowdown, off)
