@@ -10,8 +10,7 @@ import numpy as np
 from gpumem import check
 from gpumem.base.arguments import strict
 from gpumem.check.verdict import BUDGET, FLOW, Checked, Oracle, ask, self_check
-from gpumem.jobs.environments.actual import ActualTimes, copies
-from gpumem.jobs.environments.simulated import CERTAIN
+from gpumem.jobs.actual_times import CERTAIN, ActualTimes, copies
 from gpumem.simulator.simulate import hosted
 from gpumem.simulator.uncertainty import Uncertainty
 from gpumem.trace import I64, Trace

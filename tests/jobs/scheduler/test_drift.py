@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from gpumem.io import bundled
 from gpumem.jobs import Instructions, Job, Outcome, Policy, instructions, simulate_jobs, unmanaged
-from gpumem.jobs.environments.actual import informed
+from gpumem.jobs.actual_times import informed
 from gpumem.jobs.scheduler.drift import Drift, SwapWindows, _queued
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.uncertainty import Uncertainty

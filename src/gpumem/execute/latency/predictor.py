@@ -245,7 +245,8 @@ def estimator(machine: Machine, predictor: Predictor, *, slowdown: float = 0.0) 
         if others <= 1:
             return estimates(job.trace, machine, predictor, others, slowdown=slowdown).ns
         alone, one = (estimates(job.trace, machine, predictor, k, slowdown=slowdown).ns for k in (0, 1))
-        return np.rint(one + (others - 1) * np.maximum(one - alone, 0)).astype(np.int64)
+        found: I64 = np.rint(one + (others - 1) * np.maximum(one - alone, 0)).astype(np.int64)
+        return found
 
     return estimate
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gpumem.base.arguments import strict
-from gpumem.jobs.environments.actual import ActualTimes
+from gpumem.jobs.actual_times import CERTAIN, ActualTimes
 from gpumem.jobs.environments.engines import JobHost, Kernel, Kernels, Links
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, Outcome
@@ -21,7 +21,6 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import hosted
 from gpumem.simulator.uncertainty import Uncertainty
 
-CERTAIN = Uncertainty()
 # At one instant what ends comes first, then what is decided, freed, held and started.
 _ORDER = (
     ("end", "recomputed", "out_end", "in_end"),

@@ -15,6 +15,8 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.uncertainty import Uncertainty
 from gpumem.trace import F64, I64
 
+CERTAIN = Uncertainty()
+
 
 class ActualTimes:
     """The durations that an `Uncertainty` draws, by the place of a job among all.

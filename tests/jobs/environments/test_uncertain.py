@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from gpumem.base.errors import CheckError
 from gpumem.io import bundled
 from gpumem.jobs import Job, Policy, simulate_jobs, unmanaged, verify
-from gpumem.jobs.environments.actual import informed
+from gpumem.jobs.actual_times import informed
 from gpumem.jobs.policy import REPLAN
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.uncertainty import Uncertainty
