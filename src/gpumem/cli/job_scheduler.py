@@ -20,11 +20,12 @@ from gpumem.jobs import verify
 
 if TYPE_CHECKING:
     from gpumem.jobs import Job, Outcome
+    from gpumem.simulator import Uncertainty
     from gpumem.swap import Task
 
     Run = Callable[[Sequence[Job], gpumem.Machine, int, Progress], Outcome]
 TENSILE = ("link", "accounting", "least", "recompute", "rest")  # options of `schedule`
-RUNTIME = ("ratio", "latency", "drain", "threshold", "half_duplex", *TENSILE)  # of jobs that copy
+RUNTIME = ("ratio", "latency", "drain", "replan", "threshold", "late", "half_duplex", *TENSILE)  # of jobs that copy
 TOGETHER = ("split", "order", "priority", "host_threads", "trace")  # of jobs that run side by side
 KEYWORDS = {"split": "split", "order": "order", "priority": "turns"}  # that not all ways have
 
@@ -53,7 +54,11 @@ def add_runtime(p: Group) -> None:
     p.add_argument(
         "--drain", action="store_true", default=None, help="wait for all copies at the end of an iteration, as printed"
     )
-    p.add_argument("--threshold", type=float, metavar="X", help="drift that has all jobs planned anew (default: 0.3)")
+    again = "plan anew by the sum of a job's times (the paper, the default), or by the windows of its copies"
+    p.add_argument("--replan", metavar="sum|windows", help=again)
+    p.add_argument("--threshold", type=float, metavar="X", help="of sum: drift that is too much (default: 0.3)")
+    late = "of windows: how late copies may be, as a share of the iteration (default: 0.003)"
+    p.add_argument("--late", type=float, metavar="X", help=late)
     p.add_argument("--half-duplex", action="store_true", default=None, help="one copy engine for both directions")
 
 
@@ -79,7 +84,7 @@ def add_together(p: Group) -> None:
     p.add_argument("--host-threads", type=int, metavar="N", help="1 for all (the default), or 2: one for each stream")
 
 
-def scheduler(args: argparse.Namespace, broken: dict[str, Exception]) -> Run:
+def scheduler(args: argparse.Namespace, broken: dict[str, Exception], uncertainty: Uncertainty) -> Run:
     """Return what runs the jobs as the options say; `broken`: for which traces the planner failed is noted there."""
     from gpumem.jobs import PLANNERS
     from gpumem.jobs.waterwave import WAYS
@@ -93,7 +98,9 @@ def scheduler(args: argparse.Namespace, broken: dict[str, Exception]) -> Run:
         raise ValueError(f"{_option(args, stray[0])}: no use to {args.planner}; it is an option of {which}")
     if args.option and args.planner in WAYS:
         raise ValueError(f"--option: no use to {args.planner}")
-    return _side_by_side(args) if args.planner in WAYS else _swapping(args, broken)
+    if args.planner in WAYS and not uncertainty.certain:
+        raise ValueError(f"--planner: {args.planner} runs jobs by their estimates; --spread and its kin are of no use")
+    return _side_by_side(args) if args.planner in WAYS else _swapping(args, broken, uncertainty)
 
 
 def _option(args: argparse.Namespace, name: str) -> str:
@@ -151,7 +158,21 @@ def _side_by_side(args: argparse.Namespace) -> Run:
     return run
 
 
-def _swapping(args: argparse.Namespace, broken: dict[str, Exception]) -> Run:
+def _replanning(args: argparse.Namespace) -> dict[str, Any]:
+    """By which rule jobs are planned anew, as keywords of `Policy`."""
+    from gpumem.jobs.policy import REPLAN
+
+    one_word(args, "replan", REPLAN)
+    rule = args.replan or "sum"
+    for option, of in (("threshold", "sum"), ("late", "windows")):
+        if getattr(args, option) is not None:
+            finite(args, option)
+            if rule != of:
+                raise ValueError(f"--{option}: no use to --replan {rule}; it is an option of --replan {of}")
+    return {name: value for name in ("replan", "threshold", "late") if (value := getattr(args, name)) is not None}
+
+
+def _swapping(args: argparse.Namespace, broken: dict[str, Exception], uncertainty: Uncertainty) -> Run:
     """TENSILE's run-time system, under a planner."""
     from gpumem.jobs import Policy, simulate_jobs
 
@@ -162,18 +183,16 @@ def _swapping(args: argparse.Namespace, broken: dict[str, Exception]) -> Run:
 
     planner = _planner(args)
     planner = partial(planner, **taken(planner, {"failed": failed}))
-    threshold = 0.3 if args.threshold is None else args.threshold
-    if args.threshold is not None:
-        finite(args, "threshold")
+    again = _replanning(args)
 
     def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int, progress: Progress) -> Outcome:
         estimate = _estimate(args, machine, progress)
         progress("running the jobs")
-        policy = Policy(planner, drain=bool(args.drain), threshold=threshold, estimate=estimate)
-        found = simulate_jobs(jobs, machine, capacity, policy, slowdown=args.slowdown)
+        policy = Policy(planner, drain=bool(args.drain), estimate=estimate, **again)
+        found = simulate_jobs(jobs, machine, capacity, policy, slowdown=args.slowdown, uncertainty=uncertainty)
         if not args.no_check:
             progress("checking the event log")
-            verify.jobs(found, jobs, machine, capacity, args.slowdown).told(tell)
+            verify.jobs(found, jobs, machine, capacity, args.slowdown, uncertainty).told(tell)
         return found
 
     return run
