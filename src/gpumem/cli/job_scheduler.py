@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gpumem
 from gpumem import io, pool, swap
-from gpumem.base.names import taken, unknown
+from gpumem.base.names import one_of, taken, unknown
 from gpumem.base.units import amount, human
 from gpumem.cli.common.args import check_file, count_of, each, finite, one_word
 from gpumem.cli.common.parser import Group, Parser
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpumem.swap import Task
 
     Run = Callable[[Sequence[Job], gpumem.Machine, int, Progress], Outcome]
-TENSILE = ("link", "accounting", "least", "recompute", "rest")  # options of `schedule`
+TENSILE = ("link", "accounting", "least", "recompute", "rest", "ratio_of")  # options of `schedule`
 RUNTIME = ("ratio", "latency", "drain", "replan", "threshold", "late", "half_duplex", *TENSILE)  # of jobs that copy
 TOGETHER = ("split", "order", "priority", "host_threads", "trace")  # of jobs that run side by side
 KEYWORDS = {"split": "split", "order": "order", "priority": "turns"}  # that not all ways have
@@ -66,6 +66,7 @@ def add_tensile(p: Group) -> None:
     """Add the options of TENSILE's scheduler."""
     p.add_argument("--link", metavar="NAME", help="global (one copy at a time) or job (copies of one job only)")
     p.add_argument("--accounting", metavar="NAME", help="exact, or paper, which underestimates the peak")
+    p.add_argument("--ratio-of", metavar="NAME", help="--ratio is of a job's tensors (job), or of all swapped (system)")
     p.add_argument("--least", action="store_true", default=None, help="swap as much as costs no time")
     p.add_argument("--no-recompute", dest="recompute", action="store_false", default=None, help="swap only")
     p.add_argument("--no-rest", dest="rest", action="store_false", default=None, help="swap in when a peak needs it")
@@ -201,11 +202,13 @@ def _swapping(args: argparse.Namespace, broken: dict[str, Exception], uncertaint
 def _planner(args: argparse.Namespace) -> Callable[..., Any]:
     """The memory scheduler that was asked for, with its options."""
     from gpumem.swap.tensile.peak import ACCOUNTING
-    from gpumem.swap.tensile.planner import LINKS
+    from gpumem.swap.tensile.planner import LINKS, RATIOS
 
     planner = _named(args)
     one_word(args, "link", LINKS)
     one_word(args, "accounting", ACCOUNTING)
+    if args.ratio_of is not None:
+        one_of("--ratio-of", args.ratio_of, RATIOS)
     given = {name: value for name in TENSILE if (value := getattr(args, name)) is not None}
     for name in given:
         of_use(_option(args, name), name, {args.planner: planner})

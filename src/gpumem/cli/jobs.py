@@ -87,8 +87,9 @@ def run(args: argparse.Namespace) -> int:
         peaks = sum(job.trace.peak_load for job in jobs)
         capacity = target.available if args.limit is None else amount(args.limit, peaks, "--limit")
         progress("running the jobs without a plan")
-        more = {"slowdown": args.slowdown, "uncertainty": uncertainty}
-        before = simulate_jobs(jobs, target, max(peaks, 1), Policy(unmanaged), **more)
+        before = simulate_jobs(
+            jobs, target, max(peaks, 1), Policy(unmanaged), slowdown=args.slowdown, uncertainty=uncertainty
+        )
         after = run_together(jobs, target, capacity, progress)
     row = _figures(args.planner, jobs, target, capacity, before, after)
     if not uncertainty.certain:
