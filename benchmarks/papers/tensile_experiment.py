@@ -134,8 +134,9 @@ def experiment_table(rows: Sequence[Row]) -> str:
         theirs = ["" if x is None else f"{x:.4f}" for x in (msr, eor)]
         lines.append([r["trace"], str(r["tasks"]), f"{r['host_ms']:g}", r["rule"], *ours, *theirs])
     told = (
-        f"Against a run that frees nothing before an iteration ends; `with context`: {CONTEXT // 10**6} MB more on both",
-        "sides. EOR: from the tenth iteration on, changes of plans counted; `first`: of the first iteration;",
+        "Against a run that frees nothing before an iteration ends; "
+        f"`with context`: {CONTEXT // 10**6} MB more for both.",
+        "EOR: from the tenth iteration on, changes of plans counted; `first`: of the first iteration;",
         "`passive`: swap-ins that an op waited for, an iteration of all jobs.",
     )
     return "\n\n".join([columns(lines), "\n".join(told)])
