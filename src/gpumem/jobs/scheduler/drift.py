@@ -3,8 +3,8 @@
 By the sum, the paper's rule, errors of single ops cancel. What a plan relies on are windows: a copy starts some time
 after an op has ended, and must have ended when a later op starts::
 
-    planned    [ a ]--delay--[  copy in  ][ b reads it ]
-    measured   [ a ]--delay--[  copy in  ]
+    planned    [ a ]..delay..[  copy in  ][ b reads it ]
+    measured   [ a ]..delay..[  copy in  ]
                     [ fewer ns until b ][ b  . . . .     late by so much, whatever the rest of the iteration takes
 """
 
