@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from gpumem.jobs.environments.simulated import simulate_jobs as simulate_jobs
     from gpumem.jobs.job import Job as Job
     from gpumem.jobs.metrics import (
+        IterationCost as IterationCost,
         Saving as Saving,
         Steady as Steady,
-        Turn as Turn,
         by_iteration as by_iteration,
         makespan as makespan,
         savings as savings,

@@ -117,7 +117,7 @@ def _saving(after: Steady, before: Steady) -> Saving:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class IterationCost:
     """All jobs in their iteration of one number: mean extra time, the change of plans counted, and passive swap-ins."""
 
     eor: float
@@ -125,7 +125,7 @@ class Turn:
 
 
 @strict
-def by_iteration(planned: Outcome, unmanaged: Outcome) -> list[Turn]:
+def by_iteration(planned: Outcome, unmanaged: Outcome) -> list[IterationCost]:
     """Return how a run gets from its first plans, by estimates, to a steady state: its first iteration, its second, ...
 
     Against the unmanaged jobs in their steady state; each number is of the jobs that have so many iterations.
@@ -147,7 +147,7 @@ def by_iteration(planned: Outcome, unmanaged: Outcome) -> list[Turn]:
         mine = [job for job in jobs if k < len(job.end)]
         until = [job.start[k + 1] if k + 1 < len(job.end) else job.end[k] for job in mine]
         extra = [(ns - job.start[k]) / usual[job.name].ns - 1 for job, ns in zip(mine, until)]
-        found.append(Turn(fmean(extra), sum(job.passive[k] for job in mine)))
+        found.append(IterationCost(fmean(extra), sum(job.passive[k] for job in mine)))
     return found
 
 
