@@ -13,10 +13,11 @@ from gpumem.check.event_values import values
 from gpumem.check.jobs import memory
 from gpumem.jobs import Job, Outcome
 from gpumem.simulator.machine import Machine
+from gpumem.simulator.uncertainty import Uncertainty
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.plan.gaps import gaps
 from gpumem.swap.tasks import Scheduled, Task
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 
 class Drawn:
@@ -49,12 +50,36 @@ def tight(rng: np.random.Generator, trace: Trace) -> Scheduled:
     return Scheduled(plan, plan.apply(trace).peak_load, delays)
 
 
-def simulated_right(jobs: Sequence[Job], ran: Outcome, machine: Machine, capacity: int, slowdown: float = 0.0) -> None:
+def simulated_right(
+    jobs: Sequence[Job],
+    ran: Outcome,
+    machine: Machine,
+    capacity: int,
+    slowdown: float = 0.0,
+    uncertainty: Uncertainty | None = None,
+) -> None:
     """Let every oracle look at the log of a simulated run."""
     traces = {job.name: job.trace for job in jobs}
     ns = {name: machine.durations(trace) for name, trace in traces.items()}
     handing = {name: machine.host_costs(trace) for name, trace in traces.items()}
-    check.jobs(ran.log, traces, machine, capacity, ns, slowdown=slowdown, handing=handing)
+    copies = None
+    if uncertainty is not None:
+        for place, job in enumerate(jobs):
+            n, lasting = job.trace.n, ns[job.name] * uncertainty.lasting(job.trace.n, place)
+            passing = [uncertainty.passing(n, place, k) for k in range(job.iterations)]
+            ns[job.name] = np.rint(lasting * np.array(passing)).astype(np.int64)
+        copies = {job.name: _copies(ran, job, place, machine, uncertainty) for place, job in enumerate(jobs)}
+    check.jobs(ran.log, traces, machine, capacity, ns, slowdown=slowdown, handing=handing, copies=copies)
+
+
+def _copies(ran: Outcome, job: Job, place: int, machine: Machine, uncertainty: Uncertainty) -> I64:
+    """How long each copy of a job takes, in the order in which they start."""
+    found = []
+    for e in ran.log:
+        if e.job == job.name and e.kind in ("in", "out"):
+            ns = (machine.into if e.kind == "in" else machine.out).copy_ns(np.array([e.size]))
+            found += uncertainty.copies(ns, machine, place, len(found) + 1).tolist()
+    return np.array(found, np.int64)
 
 
 def judged(jobs: list[Job], ran: Outcome, capacity: int) -> None:

@@ -81,9 +81,10 @@ INSIDE = {
         "metrics": ["job", "outcome"],
         "planners": ["job", "outcome", "policy"],
         "scheduler": ["job", "outcome", "policy", "metrics"],
-        "environments": ["job", "outcome", "policy", "metrics", "planners", "scheduler"],
+        "actual_times": ["job", "outcome", "policy"],
+        "environments": ["job", "outcome", "policy", "metrics", "planners", "scheduler", "actual_times"],
         "waterwave": ["job", "outcome", "policy", "metrics", "planners"],
-        "verify": ["job", "outcome", "waterwave"],
+        "verify": ["job", "outcome", "actual_times", "waterwave"],
     },
 }
 CUDA = {"cuda", "numba_cuda", "cupy"}

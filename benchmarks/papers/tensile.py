@@ -13,10 +13,12 @@ from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible
 from gpumem.execute.models import mlp
 from gpumem.jobs import Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged, verify
+from gpumem.jobs.actual_times import CERTAIN
 from gpumem.jobs.metrics import cells
 from gpumem.pipeline.report import Figure, Series, columns, human_ns
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
+from gpumem.simulator.uncertainty import Uncertainty
 from gpumem.swap import least_stall, schedule, zero_stall_limit
 from gpumem.swap.facts.times import Times
 from gpumem.swap.tasks import Task
@@ -56,18 +58,21 @@ class Setting:
     progress: Callable[[str], None]
     tell: Callable[[str], None]
     rounds: int = 20  # of the bound, at most
+    uncertainty: Uncertainty = CERTAIN
 
     @strict
-    def checked(self, outcome: Outcome, jobs: Sequence[Job], capacity: int) -> Outcome:
-        """Hold an event log against the oracle, if asked to; `tell` hears where it is too long for that."""
+    def simulated(self, jobs: Sequence[Job], capacity: int, policy: Policy) -> Outcome:
+        """Run jobs, and hold the log against the oracle, if asked to; `tell` hears where it is too long for that."""
+        machine, off = self.machine, self.uncertainty
+        outcome = simulate_jobs(jobs, machine, capacity, policy, slowdown=self.slowdown, uncertainty=off)
         if self.check:
-            verify.jobs(outcome, jobs, self.machine, capacity, self.slowdown).told(self.tell)
+            verify.jobs(outcome, jobs, machine, capacity, self.slowdown, off).told(self.tell)
         return outcome
 
 
 @strict
-def in_framework(trace: Trace, setting: Setting) -> tuple[Trace, Setting]:
-    """Return a trace and a setting as in the paper's framework: each op is handed over in `HOST_NS` and waited for.
+def in_framework(trace: Trace, setting: Setting, host_ns: float = HOST_NS) -> tuple[Trace, Setting]:
+    """Return a trace and a setting as in the paper's framework: each op is handed over in `host_ns` and waited for.
 
     >>> from gpumem.io import bundled
     >>> setting = Setting(Machine.named("rtx2080ti"), 1, 5, True, print, print)
@@ -75,7 +80,7 @@ def in_framework(trace: Trace, setting: Setting) -> tuple[Trace, Setting]:
     >>> trace.name, bool(trace.ops.blocking.all()), there.machine.launch_ns, there.machine.host_ns
     ('mlp3_b128_sgd, waited for', True, 0, 1000000.0)
     """
-    machine = setting.machine.with_(launch_ns=0, host_ns=HOST_NS)
+    machine = setting.machine.with_(launch_ns=0, host_ns=host_ns)
     return replace(trace.with_blocking(), name=f"{trace.name}, waited for"), replace(setting, machine=machine)
 
 
@@ -119,8 +124,7 @@ def _saving(before: Outcome, trace: Trace, tasks: int, planner: Planner, method:
 def _run(trace: Trace, tasks: int, planner: Planner, setting: Setting) -> Outcome:
     jobs = [Job(f"{trace.name}#{k + 1}", trace, iterations=setting.iterations) for k in range(tasks)]
     capacity = max(tasks * trace.peak_load, 1)
-    out = simulate_jobs(jobs, setting.machine, capacity, Policy(planner), slowdown=setting.slowdown)
-    return setting.checked(out, jobs, capacity)
+    return setting.simulated(jobs, capacity, Policy(planner))
 
 
 @strict
@@ -173,7 +177,7 @@ def arrivals(trace: Trace, setting: Setting) -> list[Row]:
     capacity, turn = max((three + 3 * trace.peak_load) // 2, 1), Times.serial(trace, machine, ns).period
     jobs = [Job(f"{trace.name}#{k + 1}", trace, 5 * k * turn, setting.iterations) for k in range(3)]
     setting.progress(f"{trace.name}: arrivals")
-    out = setting.checked(simulate_jobs(jobs, machine, capacity, slowdown=setting.slowdown), jobs, capacity)
+    out = setting.simulated(jobs, capacity, Policy())
     rows, part = [], capacity / max(3 * trace.peak_load, 1)
     for k, job in enumerate(jobs):
         mine = out[job.name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import gpumem
@@ -14,6 +15,7 @@ from gpumem.cli.common.args import add_machine, finite, target_of
 from gpumem.cli.common.files import traces_of
 from gpumem.cli.common.parser import Parser
 from gpumem.cli.common.progress import Progress, tell
+from gpumem.cli.common.uncertainty import add_uncertainty, uncertainty_of
 from gpumem.pipeline import report
 
 PARTS = {
@@ -22,6 +24,8 @@ PARTS = {
     "table2": "Table 2, figure 6: tasks side by side; MSR of the peaks added up, mean EOR. Not the paper's experiment",
     "mlp": "Section 4.1: 33.5 % of the peak of an MLP without extra time",
     "arrivals": "Jobs that arrive under a limit: how soon there is room",
+    "experiment": "Section 5 as the paper ran it, in a world that errs (by default: a sigma of 0.3, noise 0.05)",
+    "replanning": "When plans are made anew, where estimates are far off (by default: a sigma of 0.6, noise 0.05)",
 }
 ITERATIONS, FEW = 20, 5
 TASKS, TWO = 3, 2
@@ -45,6 +49,10 @@ def options(p: Parser) -> None:
         action="store_true",
         help="also as in the paper's framework: Python hands over op by op in 1 ms, and waits for each; no launch cost",
     )
+    hosts = "of experiment: how many ms an op takes Python (default: 1, 2 and 3)"
+    p.add_argument("--python-ms", metavar="X[,X]", help=hosts)
+    add_uncertainty(p)
+    p.set_defaults(seed=0)
     p.add_argument("--no-check", action="store_true", help="do not hold the event logs against the naive oracle")
 
 
@@ -60,7 +68,9 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
         machine = machine.with_(launch_ns=args.launch_ns)
     turns, rounds = (FEW, SOME) if args.quick else (ITERATIONS, ROUNDS)
     paper = papers.tensile
-    setting = paper.Setting(machine, args.slowdown, turns, not args.no_check, progress, tell, rounds)
+    off = uncertainty_of(args)
+    setting = paper.Setting(machine, args.slowdown, turns, not args.no_check, progress, tell, rounds, off)
+    erring, python_ms = papers.tensile_experiment, _python_ms(args)
     traces = traces_of(args.trace or (QUICKLY if args.quick else []), machine, progress, args.workspaces)
 
     def ways(those: list[gpumem.Trace]) -> list[tuple[gpumem.Trace, papers.tensile.Setting]]:
@@ -84,8 +94,31 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
         "table2": partial(beside, tasks, paper.TABLE2),
         "mlp": lambda: [paper.mlp_row(*way) for way in ways([t for t in traces if "mlp" in t.name] + paper.mlps())],
         "arrivals": lambda: [row for way in runs for row in paper.arrivals(*way)],
+        "experiment": lambda: [
+            row
+            for trace, ms, k in product(traces, python_ms, range(1, tasks + 1))
+            for row in erring.experiment(trace, k, setting, ms)
+        ],
+        "replanning": lambda: [
+            row for trace, k in product(traces, range(1, tasks + 1)) for row in erring.replanning(trace, k, setting)
+        ],
     }
     return {part: rows[part]() for part in progress.over(parts)}
+
+
+def _python_ms(args: argparse.Namespace) -> list[float]:
+    """How long Python takes for an op, each in turn."""
+    if args.python_ms is None:
+        return list(papers.tensile_experiment.HOSTS_MS)[: 1 if args.quick else None]
+    found = []
+    for text in args.python_ms.split(","):
+        try:
+            found.append(float(text))
+        except ValueError:
+            raise ValueError(f"--python-ms: {text!r:.60} is not a number") from None
+        if not 0 <= found[-1] <= 1000:
+            raise ValueError(f"--python-ms: {found[-1]} is not in [0, 1000]")
+    return found
 
 
 def pictures(results: Results) -> list[tuple[str, report.Figure]]:
@@ -93,6 +126,8 @@ def pictures(results: Results) -> list[tuple[str, report.Figure]]:
     return [(f"{f.name}-{k // 3 + 1}", f) for k, f in enumerate(papers.tensile.figure6(results.get("table2", [])))]
 
 
-SUITE = Suite(
-    "tensile", "several jobs on one GPU", PARTS, options, measure, lambda: papers.tensile.TABLES, pictures, QUICK
-)
+def _tables() -> Mapping[str, Callable[[Any], str]]:
+    return papers.tensile.TABLES | papers.tensile_experiment.TABLES
+
+
+SUITE = Suite("tensile", "several jobs on one GPU", PARTS, options, measure, _tables, pictures, QUICK)

@@ -154,3 +154,31 @@ def test_jobs_have_hosts(cli: Cli) -> None:
     ran = cli("jobs", "mlp3", "--host-ns", 1e6, "--iterations", "2", "--planner", "none", "--json")
     last = int(Machine.named("rtx2080ti").durations(trace)[-1])
     assert ran.json["jobs"][0]["iteration_ns"] == trace.n * 1e6 + last
+
+
+def test_wrong_durations_and_how_they_are_made_up_for(cli: Cli) -> None:
+    def extra(*options: str) -> list[float]:
+        row = cli("jobs", "vgg16", "--limit", "80%", "--spread", "0.6", "--seed", "1", *options, "--json").json
+        assert row["uncertainty"]["spread"] == 0.6
+        return [turn["eor"] for turn in row["iterations"]]
+
+    by_sum, by_windows = extra(), extra("--replan", "windows")
+    assert by_sum[0] == by_windows[0] > 0.02 and by_sum[-1] > 0.01 > by_windows[-1]
+    assert "passive swap-ins" in cli("jobs", "mlp3", "--noise", "0.1").out
+    assert "iterations" not in cli("jobs", "mlp3", "--json").json
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--link-rate", "2"], "--link-rate: 2.0 is not in (0, 1]"),
+        (["--noise", "-1"], "--noise: -1.0 is not in [0, 3]"),
+        (["--seed", "-1"], "--seed: -1 is below 0"),
+        (["--replan", "often"], "--replan: 'often' is unknown"),
+        (["--replan", "windows", "--threshold", "1"], "--threshold: no use to --replan windows"),
+        (["--late", "0.1"], "--late: no use to --replan sum"),
+        (["--planner", "temporal", "--spread", "0.1"], "--planner: temporal runs jobs by their estimates"),
+    ],
+)
+def test_bad_uncertainty_is_one_line(cli: Cli, options: list[str], message: str) -> None:
+    assert message in cli.refuses("jobs", "mlp3", *options)

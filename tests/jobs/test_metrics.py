@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gpumem.jobs import Event, JobRun, Outcome, Saving, Steady, makespan, savings, steady
+from gpumem.jobs import Event, JobRun, Outcome, Saving, Steady, by_iteration, makespan, savings, steady
 
 
 def run(name: str, ends: list[int], peaks: list[int], *, start: int = 0) -> JobRun:
@@ -43,3 +43,18 @@ def test_savings_add_up_peaks_and_average_times() -> None:
     assert each["a"].msr == pytest.approx(0.2) and each["a"].eor == pytest.approx(0.1)
     assert each["a"].cbr == pytest.approx(2) and each["b"].eor == 0 and math.isinf(each["b"].cbr)
     assert whole.msr == pytest.approx(1 - 280 / 400) and whole.eor == pytest.approx(0.05)
+
+
+def test_where_plans_are_always_made_anew_iterations_are_counted_from_a_number_on() -> None:
+    a, b = run("a", [10, 22, 32, 42, 52], [9, 9, 5, 6, 9]), run("b", [20, 40, 60, 80], [8, 7, 7, 7])
+    found = steady(outcome([a, b], (0, "launch"), (42, "adopt")), first=1)
+    assert found == {"a": Steady(range(1, 5), 10.5, 9), "b": Steady(range(1, 2), 20.0, 7)}
+    assert steady(outcome([a, b]), first=2)["b"] == Steady(range(3, 4), 20.0, 7)  # its third has not ended by 52
+
+
+def test_the_way_to_the_steady_state_counts_changes_of_plans() -> None:
+    before = outcome([run("a", [10, 20], [9, 9]), run("b", [20, 40], [9, 9])])
+    late = JobRun("a", 0, 44, 0, (0, 12, 33), (11, 23, 44), (9,) * 3, (9,) * 3, (5, 1, 0), 0, 0, {})
+    found = by_iteration(outcome([late, run("b", [20, 40], [9, 9])]), before)
+    assert [turn.eor for turn in found] == pytest.approx([0.1, 0.55, 0.1])
+    assert [turn.passive for turn in found] == [5, 1, 0]

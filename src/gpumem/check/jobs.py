@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -62,6 +62,7 @@ def jobs(
     *,
     slowdown: float = 0.0,
     handing: Mapping[str, I64] | None = None,
+    copies: Mapping[str, I64] | None = None,
 ) -> None:
     """Check an event log of jobs that share a device.
 
@@ -75,12 +76,14 @@ def jobs(
         Its links.
     capacity : int
         Bytes of the device.
-    durations : mapping from job to int64[n]
-        Nanoseconds of each op, alone on the device.
+    durations : mapping from job to int64[n] or int64[iterations, n]
+        Nanoseconds of each op, alone on the device; by iteration where they differ.
     slowdown : float
         With `k` kernels running, each progresses at the rate `1 / (1 + slowdown * (k - 1))`.
     handing : mapping from job to int64[n], optional
         Nanoseconds that a host needs to hand over each op; the host of other jobs is off.
+    copies : mapping from job to int64, optional
+        Nanoseconds of each copy, in the order in which those of the job start; of other jobs as long as its bytes take.
 
     Raises
     ------
@@ -113,7 +116,7 @@ def jobs(
     """
     order(log, traces)
     memory(log, traces, capacity)
-    links(log, machine)
+    links(log, machine, copies)
     kernels(log, durations, slowdown=slowdown)
     handing_over(log, traces, handing or {})
     values(log, traces)
@@ -169,8 +172,8 @@ def _check_size(i: int, e: LoggedEvent, trace: Trace) -> None:
 
 
 @strict
-def links(log: Sequence[LoggedEvent], machine: Machine) -> None:
-    """Check that each engine copies one buffer at a time, in exactly the time that its bytes take.
+def links(log: Sequence[LoggedEvent], machine: Machine, copies: Mapping[str, I64] | None = None) -> None:
+    """Check that each engine copies one buffer at a time, in exactly the time that its bytes, or `copies`, take.
 
     Raises
     ------
@@ -178,6 +181,8 @@ def links(log: Sequence[LoggedEvent], machine: Machine) -> None:
         Two transfers at once on one engine, one that takes another time, never ends or never begins.
     """
     busy: dict[str, tuple[int, LoggedEvent]] = {}  # what each engine copies
+    given = {job: iter(ns.tolist()) for job, ns in (copies or {}).items()}
+    takes: dict[str, int] = {}  # what each engine is busy for
     asked: dict[tuple[str, int], tuple[int, LoggedEvent]] = {}  # copies in that an op waits for before their time
     for i, e in enumerate(log):
         way = "in" if e.kind.startswith("in") else "out"
@@ -187,6 +192,7 @@ def links(log: Sequence[LoggedEvent], machine: Machine) -> None:
                 other = busy[engine][1]
                 raise objection("link", f"job {other.job!r} is still copying buffer {other.buffer} {other.kind}", i, e)
             busy[engine] = i, e
+            takes[engine] = _copy_ns(i, e, machine, given)
             if e.kind == "in":
                 asked.pop((e.job, e.part), None)
         elif e.kind == "passive":
@@ -197,14 +203,24 @@ def links(log: Sequence[LoggedEvent], machine: Machine) -> None:
                 e.job, e.buffer, e.part, e.kind,
             ):  # fmt: skip
                 raise objection("link", f"no such copy of part {e.part} of buffer {e.buffer} is under way", i, e)
-            link = machine.into if way == "in" else machine.out
-            takes = int(link.copy_ns(np.array([e.size]))[0])
-            if e.ns - begun.ns != takes:
-                raise objection("duration", f"the copy of {e.size} bytes took {e.ns - begun.ns} ns, not {takes}", i, e)
+            if e.ns - begun.ns != takes[engine]:
+                told = f"the copy of {e.size} bytes took {e.ns - begun.ns} ns, not {takes[engine]}"
+                raise objection("duration", told, i, e)
     for i, e in busy.values():
         raise objection("link", "the copy never ends", i, e)
     for i, e in asked.values():
         raise objection("link", f"the copy-in of part {e.part} of buffer {e.buffer} never begins", i, e)
+
+
+def _copy_ns(i: int, e: LoggedEvent, machine: Machine, given: Mapping[str, Iterator[int]]) -> int:
+    """How long the copy takes that begins."""
+    if e.job not in given:
+        link = machine.into if e.kind == "in" else machine.out
+        return int(link.copy_ns(np.array([e.size]))[0])
+    ns = next(given[e.job], None)
+    if ns is None:
+        raise objection("link", "the job makes more copies than durations are given for", i, e)
+    return ns
 
 
 def kernels(log: Sequence[LoggedEvent], durations: Mapping[str, I64], *, slowdown: float = 0.0) -> None:
@@ -230,7 +246,8 @@ def kernels(log: Sequence[LoggedEvent], durations: Mapping[str, I64], *, slowdow
         else:
             start, before = begun.pop(e.job)
             rounding = 1 + changes - before if rate else 0
-            done, duration = progress - start, int(durations[e.job][e.op])
+            each = durations[e.job]
+            done, duration = progress - start, int(each[e.op] if each.ndim == 1 else each[e.iteration, e.op])
             if abs(done - duration) > rounding:
                 raise objection("duration", f"op {e.op} did work of {float(done):g} ns, it takes {duration}", i, e)
             changes += e.ns != now

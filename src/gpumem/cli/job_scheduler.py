@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gpumem
 from gpumem import io, pool, swap
-from gpumem.base.names import taken, unknown
+from gpumem.base.names import one_of, taken, unknown
 from gpumem.base.units import amount, human
 from gpumem.cli.common.args import check_file, count_of, each, finite, one_word
 from gpumem.cli.common.parser import Group, Parser
@@ -20,11 +20,12 @@ from gpumem.jobs import verify
 
 if TYPE_CHECKING:
     from gpumem.jobs import Job, Outcome
+    from gpumem.simulator import Uncertainty
     from gpumem.swap import Task
 
     Run = Callable[[Sequence[Job], gpumem.Machine, int, Progress], Outcome]
-TENSILE = ("link", "accounting", "least", "recompute", "rest")  # options of `schedule`
-RUNTIME = ("ratio", "latency", "drain", "threshold", "half_duplex", *TENSILE)  # of jobs that copy
+TENSILE = ("link", "accounting", "least", "recompute", "rest", "ratio_of")  # options of `schedule`
+RUNTIME = ("ratio", "latency", "drain", "replan", "threshold", "late", "half_duplex", *TENSILE)  # of jobs that copy
 TOGETHER = ("split", "order", "priority", "host_threads", "trace")  # of jobs that run side by side
 KEYWORDS = {"split": "split", "order": "order", "priority": "turns"}  # that not all ways have
 
@@ -53,7 +54,11 @@ def add_runtime(p: Group) -> None:
     p.add_argument(
         "--drain", action="store_true", default=None, help="wait for all copies at the end of an iteration, as printed"
     )
-    p.add_argument("--threshold", type=float, metavar="X", help="drift that has all jobs planned anew (default: 0.3)")
+    again = "plan anew by the sum of a job's times (the paper, the default), or by the windows of its copies"
+    p.add_argument("--replan", metavar="sum|windows", help=again)
+    p.add_argument("--threshold", type=float, metavar="X", help="of sum: drift that is too much (default: 0.3)")
+    late = "of windows: how late copies may be, as a share of the iteration (default: 0.003)"
+    p.add_argument("--late", type=float, metavar="X", help=late)
     p.add_argument("--half-duplex", action="store_true", default=None, help="one copy engine for both directions")
 
 
@@ -61,6 +66,7 @@ def add_tensile(p: Group) -> None:
     """Add the options of TENSILE's scheduler."""
     p.add_argument("--link", metavar="NAME", help="global (one copy at a time) or job (copies of one job only)")
     p.add_argument("--accounting", metavar="NAME", help="exact, or paper, which underestimates the peak")
+    p.add_argument("--ratio-of", metavar="NAME", help="--ratio is of a job's tensors (job), or of all swapped (system)")
     p.add_argument("--least", action="store_true", default=None, help="swap as much as costs no time")
     p.add_argument("--no-recompute", dest="recompute", action="store_false", default=None, help="swap only")
     p.add_argument("--no-rest", dest="rest", action="store_false", default=None, help="swap in when a peak needs it")
@@ -79,7 +85,7 @@ def add_together(p: Group) -> None:
     p.add_argument("--host-threads", type=int, metavar="N", help="1 for all (the default), or 2: one for each stream")
 
 
-def scheduler(args: argparse.Namespace, broken: dict[str, Exception]) -> Run:
+def scheduler(args: argparse.Namespace, broken: dict[str, Exception], uncertainty: Uncertainty) -> Run:
     """Return what runs the jobs as the options say; `broken`: for which traces the planner failed is noted there."""
     from gpumem.jobs import PLANNERS
     from gpumem.jobs.waterwave import WAYS
@@ -93,7 +99,9 @@ def scheduler(args: argparse.Namespace, broken: dict[str, Exception]) -> Run:
         raise ValueError(f"{_option(args, stray[0])}: no use to {args.planner}; it is an option of {which}")
     if args.option and args.planner in WAYS:
         raise ValueError(f"--option: no use to {args.planner}")
-    return _side_by_side(args) if args.planner in WAYS else _swapping(args, broken)
+    if args.planner in WAYS and not uncertainty.certain:
+        raise ValueError(f"--planner: {args.planner} runs jobs by their estimates; --spread and its kin are of no use")
+    return _side_by_side(args) if args.planner in WAYS else _swapping(args, broken, uncertainty)
 
 
 def _option(args: argparse.Namespace, name: str) -> str:
@@ -151,7 +159,21 @@ def _side_by_side(args: argparse.Namespace) -> Run:
     return run
 
 
-def _swapping(args: argparse.Namespace, broken: dict[str, Exception]) -> Run:
+def _replanning(args: argparse.Namespace) -> dict[str, Any]:
+    """By which rule jobs are planned anew, as keywords of `Policy`."""
+    from gpumem.jobs.policy import REPLAN
+
+    one_word(args, "replan", REPLAN)
+    rule = args.replan or "sum"
+    for option, of in (("threshold", "sum"), ("late", "windows")):
+        if getattr(args, option) is not None:
+            finite(args, option)
+            if rule != of:
+                raise ValueError(f"--{option}: no use to --replan {rule}; it is an option of --replan {of}")
+    return {name: value for name in ("replan", "threshold", "late") if (value := getattr(args, name)) is not None}
+
+
+def _swapping(args: argparse.Namespace, broken: dict[str, Exception], uncertainty: Uncertainty) -> Run:
     """TENSILE's run-time system, under a planner."""
     from gpumem.jobs import Policy, simulate_jobs
 
@@ -162,18 +184,16 @@ def _swapping(args: argparse.Namespace, broken: dict[str, Exception]) -> Run:
 
     planner = _planner(args)
     planner = partial(planner, **taken(planner, {"failed": failed}))
-    threshold = 0.3 if args.threshold is None else args.threshold
-    if args.threshold is not None:
-        finite(args, "threshold")
+    again = _replanning(args)
 
     def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int, progress: Progress) -> Outcome:
         estimate = _estimate(args, machine, progress)
         progress("running the jobs")
-        policy = Policy(planner, drain=bool(args.drain), threshold=threshold, estimate=estimate)
-        found = simulate_jobs(jobs, machine, capacity, policy, slowdown=args.slowdown)
+        policy = Policy(planner, drain=bool(args.drain), estimate=estimate, **again)
+        found = simulate_jobs(jobs, machine, capacity, policy, slowdown=args.slowdown, uncertainty=uncertainty)
         if not args.no_check:
             progress("checking the event log")
-            verify.jobs(found, jobs, machine, capacity, args.slowdown).told(tell)
+            verify.jobs(found, jobs, machine, capacity, args.slowdown, uncertainty).told(tell)
         return found
 
     return run
@@ -182,11 +202,13 @@ def _swapping(args: argparse.Namespace, broken: dict[str, Exception]) -> Run:
 def _planner(args: argparse.Namespace) -> Callable[..., Any]:
     """The memory scheduler that was asked for, with its options."""
     from gpumem.swap.tensile.peak import ACCOUNTING
-    from gpumem.swap.tensile.planner import LINKS
+    from gpumem.swap.tensile.planner import LINKS, RATIOS
 
     planner = _named(args)
     one_word(args, "link", LINKS)
     one_word(args, "accounting", ACCOUNTING)
+    if args.ratio_of is not None:
+        one_of("--ratio-of", args.ratio_of, RATIOS)
     given = {name: value for name in TENSILE if (value := getattr(args, name)) is not None}
     for name in given:
         of_use(_option(args, name), name, {args.planner: planner})

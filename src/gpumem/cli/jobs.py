@@ -16,6 +16,7 @@ from gpumem.cli.common.files import FILE, read_with_ops, source_of
 from gpumem.cli.common.parser import Commands, Group
 from gpumem.cli.common.planning import SIZE
 from gpumem.cli.common.progress import Progress, complain
+from gpumem.cli.common.uncertainty import add_uncertainty, uncertainty_of
 from gpumem.cli.job_scheduler import add_scheduling, scheduler
 from gpumem.jobs.metrics import cells
 from gpumem.pipeline import report
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from gpumem.jobs import Job, Outcome
 T = TypeVar("T")
+SHOWN = (1, 2, 3, 5, 10, 20)  # iterations
 
 
 def add(commands: Commands) -> None:
@@ -37,6 +39,7 @@ def add(commands: Commands) -> None:
             "gpumem jobs vgg16 resnet18 --limit 70%",
             "gpumem jobs mlp3 mlp3 --arrive 0,5ms --planner heuristic",
             "gpumem jobs vgg16 vgg16 --limit 70% --planner waterwave",
+            "gpumem jobs vgg16 --limit 80% --spread 0.5 --noise 0.05 --replan windows",
         ],
     )
     p.add_argument("file", nargs="+", metavar="FILE", help=f"{FILE}; one job each")
@@ -51,6 +54,7 @@ def add(commands: Commands) -> None:
     limits.add_argument("--slowdown", type=float, default=1.0, metavar="S", help=f"{slowdown} (default: %(default)s)")
     add_times(p.add_argument_group("when jobs come and go"))
     add_scheduling(p)
+    add_uncertainty(p)
     p.add_argument("--log", metavar="FILE", help="write the event log, one JSON object a line")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(run=run)
@@ -69,27 +73,32 @@ def add_times(p: Group) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run jobs that arrive, share one GPU and leave, planned together; compare with the same jobs without a plan."""
-    from gpumem.jobs import Policy, simulate_jobs, unmanaged
+    from gpumem.jobs import Policy, by_iteration, simulate_jobs, unmanaged
 
     target = target_of(args)
     if args.half_duplex:
         target = target.with_(duplex=False)
     broken: dict[str, Exception] = {}
-    run_together = scheduler(args, broken)
+    uncertainty = uncertainty_of(args)
+    run_together = scheduler(args, broken, uncertainty)
     finite(args, "slowdown")
     with Progress() as progress:
         jobs = _jobs(args, target, progress)
         peaks = sum(job.trace.peak_load for job in jobs)
         capacity = target.available if args.limit is None else amount(args.limit, peaks, "--limit")
         progress("running the jobs without a plan")
-        before = simulate_jobs(jobs, target, max(peaks, 1), Policy(unmanaged), slowdown=args.slowdown)
+        before = simulate_jobs(
+            jobs, target, max(peaks, 1), Policy(unmanaged), slowdown=args.slowdown, uncertainty=uncertainty
+        )
         after = run_together(jobs, target, capacity, progress)
     row = _figures(args.planner, jobs, target, capacity, before, after)
+    if not uncertainty.certain:
+        row |= {"uncertainty": asdict(uncertainty), "iterations": [asdict(t) for t in by_iteration(after, before)]}
     for one, mine in zip(jobs, row["jobs"]):
         mine |= {"error": failure(broken[one.trace.name])} if one.trace.name in broken else {}
     if args.log is not None:
         io.write_text(args.log, "".join(json.dumps(asdict(event)) + "\n" for event in after.log))
-    print(json.dumps(row) if args.json else _table(row))
+    print(json.dumps(row) if args.json else "\n\n".join([_table(row), *_settling(row)]))
     for job in after.jobs:
         if job.refused:
             least = f"the limit is {report.human(capacity)}, its plan got down to {report.human(job.refused)}"
@@ -158,6 +167,18 @@ def _figures(
     together: dict[str, Any] = {"peak_unmanaged": before.peak, "peak": after.peak, "replans": len(after.replans)}
     together |= {"makespan_ns_unmanaged": makespan(before), "makespan_ns": makespan(after), **whole.row()}
     return {"planner": planner, "machine": machine.name, "capacity": capacity, "jobs": rows, "together": together}
+
+
+def _settling(row: dict[str, Any]) -> list[str]:
+    """The way from the first plans, by estimates, to the steady state, where durations are uncertain."""
+    turns = row.get("iterations")
+    if not turns:
+        return []
+    shown = sorted({k for k in (*SHOWN, len(turns)) if k <= len(turns)})
+    lines = [["iteration", *map(str, shown)]]
+    lines.append(["extra time", *(f"{turns[k - 1]['eor']:.4f}" for k in shown)])
+    lines.append(["passive swap-ins", *(str(turns[k - 1]["passive"]) for k in shown)])
+    return [f"Of all jobs, by iteration:\n\n{report.columns(lines)}"]
 
 
 def _table(row: dict[str, Any]) -> str:

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
+    from gpumem.jobs.actual_times import informed as informed
     from gpumem.jobs.environments.real import run_jobs as run_jobs
     from gpumem.jobs.environments.simulated import simulate_jobs as simulate_jobs
     from gpumem.jobs.job import Job as Job
     from gpumem.jobs.metrics import (
+        IterationCost as IterationCost,
         Saving as Saving,
         Steady as Steady,
+        by_iteration as by_iteration,
         makespan as makespan,
         savings as savings,
         steady as steady,

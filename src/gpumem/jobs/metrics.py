@@ -45,11 +45,12 @@ class Steady:
 
 
 @strict
-def steady(outcome: Outcome) -> dict[str, Steady]:
+def steady(outcome: Outcome, first: int | None = None) -> dict[str, Steady]:
     """Return how each job ran between the last launch or change of plans and the first departure after it.
 
-    A job without a whole iteration in that time counts with its last one, so jobs that have to wait for others to leave
-    look fast; the makespan tells. Jobs that never ran are left out.
+    With `first`, where plans are made anew all the time: from its iteration of that number on, changes of plans
+    counted, to the first departure. A job without a whole iteration in that time counts with its last one, so jobs that
+    have to wait for others to leave look fast; the makespan tells. Jobs that never ran are left out.
 
     >>> from gpumem.io import bundled
     >>> from gpumem.jobs import Job, simulate_jobs
@@ -59,9 +60,19 @@ def steady(outcome: Outcome) -> dict[str, Steady]:
     (range(0, 4), True)
     """
     until = min((job.leave for job in outcome.jobs if job.start), default=0)
+    if first is not None:
+        return {job.name: _from(job, first, until) for job in outcome.jobs if job.end}
     changes = (event.ns for event in outcome.log if event.kind in ("launch", "adopt"))
     since = max((ns for ns in changes if ns < until), default=0)
     return {job.name: _mean(job, since, until) for job in outcome.jobs if job.end}
+
+
+def _from(job: JobRun, first: int, until: int) -> Steady:
+    whole = sum(end <= until for end in job.end)
+    if whole <= first:
+        return _mean(job, until, until)
+    ns = (job.end[whole - 1] - (job.end[first - 1] if first else job.start[0])) / (whole - first)
+    return Steady(range(first, whole), ns, max(job.peak[first:whole]))
 
 
 def _mean(job: JobRun, since: int, until: int) -> Steady:
@@ -72,13 +83,15 @@ def _mean(job: JobRun, since: int, until: int) -> Steady:
 
 
 @strict
-def savings(planned: Outcome, unmanaged: Outcome) -> tuple[Saving, dict[str, Saving]]:
+def savings(planned: Outcome, unmanaged: Outcome, first: int | None = None) -> tuple[Saving, dict[str, Saving]]:
     """Return what a plan saves and costs against the same jobs without one: of all together, and of each.
 
     Parameters
     ----------
     planned, unmanaged : Outcome
         Of the same jobs.
+    first : int, optional
+        As of `steady`.
 
     Returns
     -------
@@ -90,7 +103,7 @@ def savings(planned: Outcome, unmanaged: Outcome) -> tuple[Saving, dict[str, Sav
     -----
     The peak of several jobs is the sum of their peaks: they run asynchronously, so their peaks may meet.
     """
-    after, before = steady(planned), steady(unmanaged)
+    after, before = steady(planned, first), steady(unmanaged, first)
     names = [name for name in before if name in after]
     each = {name: _saving(after[name], before[name]) for name in names}
     peaks = sum(before[name].peak for name in names)
@@ -101,6 +114,41 @@ def savings(planned: Outcome, unmanaged: Outcome) -> tuple[Saving, dict[str, Sav
 def _saving(after: Steady, before: Steady) -> Saving:
     msr = 1 - after.peak / before.peak if before.peak else 0.0
     return Saving(msr, after.ns / before.ns - 1 if before.ns else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class IterationCost:
+    """All jobs in their iteration of one number: mean extra time, the change of plans counted, and passive swap-ins."""
+
+    eor: float
+    passive: int
+
+
+@strict
+def by_iteration(planned: Outcome, unmanaged: Outcome) -> list[IterationCost]:
+    """Return how a run gets from its first plans, by estimates, to a steady state: its first iteration, its second, ...
+
+    Against the unmanaged jobs in their steady state; each number is of the jobs that have so many iterations.
+
+    >>> from gpumem.io import bundled
+    >>> from gpumem.jobs import Job, Policy, simulate_jobs, unmanaged
+    >>> from gpumem.simulator import Machine, Uncertainty
+    >>> trace, machine, off = bundled("vgg16"), Machine.named("rtx2080ti"), Uncertainty(spread=0.6)
+    >>> job, most = Job("a", trace, iterations=6), trace.peak_load
+    >>> before = simulate_jobs([job], machine, most, Policy(unmanaged), uncertainty=off)
+    >>> after = simulate_jobs([job], machine, most * 4 // 5, Policy(replan="windows"), uncertainty=off)
+    >>> [f"{turn.eor:.3f}" for turn in by_iteration(after, before)]
+    ['0.027', '0.027', '0.013', '0.007', '0.004', '0.004']
+    """
+    usual = steady(unmanaged)
+    jobs = [job for job in planned.jobs if job.end and job.name in usual and usual[job.name].ns]
+    found = []
+    for k in range(max((len(job.end) for job in jobs), default=0)):
+        mine = [job for job in jobs if k < len(job.end)]
+        until = [job.start[k + 1] if k + 1 < len(job.end) else job.end[k] for job in mine]
+        extra = [(ns - job.start[k]) / usual[job.name].ns - 1 for job, ns in zip(mine, until)]
+        found.append(IterationCost(fmean(extra), sum(job.passive[k] for job in mine)))
+    return found
 
 
 @strict

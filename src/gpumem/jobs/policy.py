@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpumem.base.arguments import strict_fields
+from gpumem.base.names import one_of
 from gpumem.jobs.job import Job
 from gpumem.simulator.machine import Machine
 from gpumem.swap.tasks import Scheduled, Task
@@ -16,6 +17,9 @@ from gpumem.trace import I64
 # The memory scheduler: for each job that is in, what it shall do, so that together they fit a capacity in bytes.
 Planner = Callable[[Sequence[Task], Machine, int], Sequence[Scheduled]]
 Estimate = Callable[[Job, float], I64]  # ns of each op while kernels of so many other jobs run, on average
+
+REPLAN = ("sum", "windows")
+LATE = 0.003
 
 
 @strict_fields
@@ -31,9 +35,14 @@ class Policy:
     drain : bool
         Whether the end of an iteration waits for all copies of the job, as the paper's text says, even those that are
         planned to run across it.
+    replan : str
+        When all jobs are planned anew, besides after the first iteration of each: by the `sum` of a job's kernel times
+        (the paper), or by its `windows`: by how much copies will be late by what has been measured, each by the time
+        that it was planned to have.
     threshold : float
-        All jobs are planned anew when the time of a job's kernels in one iteration is off the planned one by more than
-        this share of it.
+        Of `sum`: how far the time of a job's kernels in one iteration may be off the planned one, as a share of it.
+    late : float
+        Of `windows`: how late the copies of a job may be, added up, as a share of its iteration.
     beta : float
         Weight of the past in a job's estimates, in [0, 1]; see `ewma`.
     estimate : callable, optional
@@ -60,13 +69,17 @@ class Policy:
 
     planner: Planner = schedule
     drain: bool = False
+    replan: str = "sum"
     threshold: float = 0.3
+    late: float = LATE
     beta: float = 0.5
     estimate: Estimate | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.threshold < math.inf:
-            raise ValueError(f"threshold: {self.threshold} is not finite and >= 0")
+        one_of("replan", self.replan, REPLAN)
+        for name in ("threshold", "late"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: {getattr(self, name)} is not finite and >= 0")
         if not 0 <= self.beta <= 1:
             raise ValueError(f"beta: {self.beta} is not in [0, 1]")
 

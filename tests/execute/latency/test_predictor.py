@@ -150,6 +150,9 @@ def test_durations_of_a_recorded_trace() -> None:
     assert predictor.why("convolution.default") == "beyond what was measured"
     job = SimpleNamespace(trace=trace)
     assert np.array_equal(estimator(MACHINE, predictor)(job, 0.5), found.ns)
+    one, two, alone = (estimator(MACHINE, predictor, slowdown=2)(job, k) for k in (1.0, 2.0, 0.0))
+    assert (two[one > alone] > one[one > alone]).all() and (one > alone)[learned].mean() > 0.9
+    assert np.array_equal(two, one + np.maximum(one - alone, 0))
     slowed = estimator(MACHINE, predictor, slowdown=2)(job, 0.5)
     assert np.array_equal(slowed[learned], found.ns[learned])
     assert np.abs(slowed[~learned] - 2 * roofline[~learned]).max() <= 1

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
-from gpumem.jobs import Job, ewma, roofline, simulate_jobs
+from gpumem.execute.latency import estimator, fit
+from gpumem.jobs import Job, Policy, ewma, roofline, simulate_jobs, unmanaged
 from gpumem.jobs.scheduler.forecast import Forecast
+from gpumem.simulator.machine import Machine
+from gpumem.swap.tasks import Scheduled, Task
 from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import tiny_machine
 
@@ -51,6 +55,27 @@ def test_the_default_knows_the_slow_down() -> None:
     ran = simulate_jobs(two, tiny_machine(), 100, slowdown=1)
     assert len(ran.replans) == 3  # after the first iteration of each, and when one has left
     assert [one.end[0] for one in ran.jobs] == [300, 300]
+
+
+@pytest.mark.parametrize("others", [0.0, 0.5, 1.0, 1.5, 2.0, 3.0])
+def test_a_latency_estimate_knows_how_many_others_run(others: float) -> None:
+    """It stopped at one: of three jobs two were planned as if nothing had changed when one left."""
+    one = job(100, 50, name="a")
+    estimate = estimator(tiny_machine(), fit([]), slowdown=1)
+    assert estimate(one, others).tolist() == roofline(tiny_machine(), slowdown=1)(one, others).tolist()
+
+
+def test_when_one_of_three_leaves_the_others_are_planned_with_what_they_will_take() -> None:
+    seen: list[list[int]] = []
+
+    def noted(tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Scheduled]:
+        seen.append([int(task.duration.sum()) for task in tasks])
+        return unmanaged(tasks, machine, capacity)
+
+    three = [job(100, 50, name=name, iterations=turns) for name, turns in (("a", 6), ("b", 6), ("c", 3))]
+    policy = Policy(noted, estimate=estimator(tiny_machine(), fit([]), slowdown=1))
+    simulate_jobs(three, tiny_machine(), 100, policy, slowdown=1)
+    assert seen[0] == [450] * 3 and next(row for row in seen if len(row) == 2) == [300] * 2
 
 
 def test_what_was_printed_changes_nothing() -> None:

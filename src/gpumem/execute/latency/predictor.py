@@ -230,8 +230,25 @@ class HasTrace(Protocol):
 
 @strict
 def estimator(machine: Machine, predictor: Predictor, *, slowdown: float = 0.0) -> Callable[[HasTrace, float], I64]:
-    """Return `estimates` as a controller wants them: `estimate(job, others)`; any other job keeps the GPU busy."""
-    return lambda job, others: estimates(job.trace, machine, predictor, min(others, 1.0), slowdown=slowdown).ns
+    """Return `estimates` as a controller wants them: `estimate(job, others)` while so many kernels of others run.
+
+    No network has seen more than one: each further one delays an op by as much as the first, as in the stated model.
+
+    >>> import gpumem
+    >>> job, machine = gpumem.jobs.Job("a", gpumem.bundled("mlp3")), Machine.named("v100")
+    >>> estimate = estimator(machine, fit([]), slowdown=1)
+    >>> bool((estimate(job, 2.0) == 3 * machine.durations(job.trace)).all())
+    True
+    """
+
+    def estimate(job: HasTrace, others: float) -> I64:
+        if others <= 1:
+            return estimates(job.trace, machine, predictor, others, slowdown=slowdown).ns
+        alone, one = (estimates(job.trace, machine, predictor, k, slowdown=slowdown).ns for k in (0, 1))
+        found: I64 = np.rint(one + (others - 1) * np.maximum(one - alone, 0)).astype(np.int64)
+        return found
+
+    return estimate
 
 
 def _checked(utilisation: ArrayLike) -> F64:

@@ -85,10 +85,10 @@ class Kernels:
                 kernel.left -= done
             self.since = now
 
-    def start(self, now: int, executor: Executor, op: int) -> None:
-        """The kernel of an op starts."""
+    def start(self, now: int, executor: Executor, op: int, ns: int) -> None:
+        """The kernel of an op starts, which takes `ns` alone."""
         self._progress(now)
-        self.running[executor.place] = Kernel(executor, op, executor.todo.ns[op] * self.unit, now)
+        self.running[executor.place] = Kernel(executor, op, ns * self.unit, now)
 
     def done(self, now: int, kernel: Kernel) -> None:
         """A kernel has ended."""

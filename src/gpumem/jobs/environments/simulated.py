@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gpumem.base.arguments import strict
+from gpumem.jobs.actual_times import CERTAIN, ActualTimes
 from gpumem.jobs.environments.engines import JobHost, Kernel, Kernels, Links
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, Outcome
@@ -18,6 +19,7 @@ from gpumem.jobs.scheduler.session import run_session
 from gpumem.jobs.scheduler.swaps import Transfer
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import hosted
+from gpumem.simulator.uncertainty import Uncertainty
 
 # At one instant what ends comes first, then what is decided, freed, held and started.
 _ORDER = (
@@ -40,6 +42,7 @@ def simulate_jobs(
     policy: Policy = TENSILE,
     *,
     slowdown: float = 0.0,
+    uncertainty: Uncertainty = CERTAIN,
 ) -> Outcome:
     """Run jobs that arrive, swap and leave on one simulated GPU, as TENSILE's run-time system does.
 
@@ -57,6 +60,9 @@ def simulate_jobs(
     slowdown : float
         Of `k` kernels that run at once each progresses at the rate `1 / (1 + slowdown (k - 1))`: 0 if they do not
         disturb each other, 1 if they share the throughput.
+    uncertainty : Uncertainty
+        How far kernels and copies are off what the machine says. Plans do not know: they count on estimates, which are
+        corrected from what is measured.
 
     Returns
     -------
@@ -92,7 +98,7 @@ def simulate_jobs(
     ----------
     Zhang et al., TENSILE, sections 3.2 and 4.5.
     """
-    clock = _Clock(machine, slowdown, len(jobs))
+    clock = _Clock(jobs, machine, slowdown, uncertainty)
     return run_session(jobs, GlobalController(machine, capacity, clock, policy, slowdown=slowdown), clock)
 
 
@@ -103,14 +109,15 @@ class _Clock:
     the copy engines take up what is ready by now.
     """
 
-    def __init__(self, machine: Machine, slowdown: float, jobs: int) -> None:
+    def __init__(self, jobs: Sequence[Job], machine: Machine, slowdown: float, uncertainty: Uncertainty) -> None:
         self.now = 0
         self.events: list[Event] = []
         self.round: list[Event] = []
         self.heap: list[tuple[int, int, Callable[[], None]]] = []
         self.count = 0
         self.machine, self.links = machine, Links(machine)
-        self.kernels = Kernels(slowdown, jobs)
+        self.actual = ActualTimes(jobs, machine, uncertainty)
+        self.kernels = Kernels(slowdown, len(jobs))
         self.walks: dict[int, tuple[Executor, Walk]] = {}
         self.hosts: dict[int, JobHost] = {}  # by place, of the jobs whose host is on
         self.next: dict[int, int | None] = {}  # place of an executor that can go on -> what to send
@@ -200,7 +207,8 @@ class _Clock:
         if what == TURN:
             self.next[place] = 0
         elif what != WAIT:
-            self.kernels.start(self.now, executor, what)
+            ns = self.actual.kernel(place, executor.iteration, executor.todo.op[what])
+            self.kernels.start(self.now, executor, what, ns)
 
     def _kernel_done(self, kernel: Kernel, end: int) -> None:
         """A kernel ends, unless its end has moved."""
@@ -217,7 +225,7 @@ class _Clock:
         started = list(self.links.start())
         for executor, transfer, ns in started:
             executor.began(transfer)
-            self.at(self.now + ns, partial(self._copied, executor, transfer))
+            self.at(self.now + self.actual.copy(executor.place, ns), partial(self._copied, executor, transfer))
         return bool(started)
 
     def _copied(self, executor: Executor, transfer: Transfer) -> None:

@@ -17,6 +17,7 @@ from gpumem.base.arguments import expect
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
 from gpumem.jobs.policy import Policy
+from gpumem.jobs.scheduler.drift import Drift, SwapWindows
 from gpumem.jobs.scheduler.executor import Executor, World
 from gpumem.jobs.scheduler.forecast import Forecast, roofline
 from gpumem.jobs.scheduler.instructions import Instructions, Place, instructions
@@ -36,6 +37,7 @@ class Member:
     job: Job
     place: int
     forecast: Forecast
+    drift: Drift
     planned: int = 0
     measured: bool = False
     told: bool = False  # that it waits
@@ -88,7 +90,7 @@ class GlobalController:
 
     def arrive(self, job: Job, place: int) -> None:
         """Queue a job that arrives now."""
-        member = self.members[job.name] = Member(job, place, Forecast(job, self.estimate))
+        member = self.members[job.name] = Member(job, place, Forecast(job, self.estimate), Drift(self.policy.late))
         self._log("arrive", member)
         self.queue.append(member)
         self.asked = True
@@ -114,7 +116,7 @@ class GlobalController:
             reached = self._admit_some()
             if not reached:
                 continue
-            if before[0]:
+            if before[0] and before == self._waiting():
                 reached = self._instructions(self.queue[:1])[0].budget
             if before != self._waiting():  # somebody came or went meanwhile
                 self.asked = True
@@ -192,6 +194,9 @@ class GlobalController:
                 self._log("replan", because, total)
                 if total <= self.capacity:
                     self._give(members, todo)
+                else:
+                    for m in members:
+                        m.drift.accept(m.forecast.ns)
                 self.asked |= bool(self.queue)  # with what is known now, those who wait may fit
 
     def _instructions(self, members: Sequence[Member]) -> list[Instructions]:
@@ -226,6 +231,8 @@ class GlobalController:
         for m, new in zip(members, todo):
             m.forecast.settle(len(members) - 1)
             m.planned = int(m.forecast.ns.sum())
+            if self.policy.replan == "windows":
+                m.drift.rely(SwapWindows.of(m.job.trace, new, self.machine), m.forecast.ns)
             if m in self.running:
                 m.new = None if new is m.todo else new
             else:
@@ -262,10 +269,16 @@ class GlobalController:
         """Correct the estimates of a job; plan anew after its first iteration, and when it is too far off the plan."""
         member = self.members[executor.job.name]
         member.forecast.correct(ns, self.policy.beta)
-        off = abs(sum(ns) - member.planned) > self.policy.threshold * member.planned
-        if off or not member.measured:
+        if self._is_off(member, executor, sum(ns)) or not member.measured:
             member.measured = True
             self._ask(member)
+
+    def _is_off(self, member: Member, executor: Executor, ns: int) -> bool:
+        """Whether the kernels of an iteration, `ns` in all, are too far off what the job's plan relies on."""
+        if self.policy.replan == "sum":
+            return abs(ns - member.planned) > self.policy.threshold * member.planned
+        stood = executor.waits["copy"] + executor.waits["memory"]
+        return member.drift.measure(executor.todo, member.forecast.ns, stood, ns)
 
     def left(self, executor: Executor) -> None:
         """A job is gone: plan the others anew, let others in."""

@@ -26,6 +26,7 @@ from gpumem.swap.tensile.swap_rounds import SwapRounds
 from gpumem.trace import Trace
 
 LINKS = ("global", "job")
+RATIOS = ("job", "system")
 TRIES = 1000  # between two looks at the clock
 
 
@@ -40,6 +41,7 @@ def schedule(
     rest: bool = True,
     recompute: bool = True,
     least: bool = False,
+    ratio_of: str = "job",
     rounds: int | None = None,
     seconds: float | None = None,
 ) -> list[Scheduled]:
@@ -64,6 +66,9 @@ def schedule(
         Whether to recompute where swapping does not do.
     least : bool
         Go on with swaps below the capacity, as low as they get (as printed).
+    ratio_of : str
+        What a task's `ratio` is a share of: the buffers of its `job`, or the tensors that are swapped in the whole
+        `system` (section 4.1). By the latter, as in line 29, a job may swap one more while it has no larger share.
     rounds : int, optional
         After so many successes, stop when the last three sums of peaks differ by less than 0.05 % (the authors'
         code: 100).
@@ -104,14 +109,24 @@ def schedule(
     """
     one_of("link", link, LINKS)
     one_of("accounting", accounting, ACCOUNTING)
+    one_of("ratio_of", ratio_of, RATIOS)
     if capacity < 1:
         raise ValueError(f"capacity: {capacity} bytes is below 1")
     hosts = list[Pinned]()
     jobs = [
-        SwapRounds(t.trace, machine, t.duration, most=most(t), hosts=hosts, accounting=accounting, rest=rest)
+        SwapRounds(
+            t.trace,
+            machine,
+            t.duration,
+            most=most(t) if ratio_of == "job" else len(t.trace.buffers),
+            hosts=hosts,
+            accounting=accounting,
+            rest=rest,
+        )
         for t in tasks
     ]
-    _swap(jobs, 0 if least else capacity, shared=link == "global", rounds=rounds)
+    shares = [1.0 if ratio_of == "job" else t.ratio for t in tasks]
+    _swap(jobs, 0 if least else capacity, shared=link == "global", rounds=rounds, shares=shares)
     dropped: list[list[Recompute]] = [[] for _ in tasks]
     if recompute and sum(job.peak for job in jobs) > capacity and not work.over():
         dropped = _recompute([RecomputeRounds(job, task.duration) for job, task in zip(jobs, tasks)], capacity)
@@ -124,11 +139,13 @@ def most(task: Task) -> int:
     return math.floor(task.ratio * device + 1e-9)  # 0.29 of 100 is 29
 
 
-def _swap(jobs: Sequence[SwapRounds], goal: int, *, shared: bool, rounds: int | None) -> None:
-    """Swap the biggest tensor of all peaks, again and again."""
+def _swap(jobs: Sequence[SwapRounds], goal: int, *, shared: bool, rounds: int | None, shares: Sequence[float]) -> None:
+    """Swap the biggest tensor of all peaks, again and again; `shares`: of each job in all that is swapped, at most."""
     sums, tries = [sum(job.peak for job in jobs)], TRIES if len(jobs) == 1 and rounds is None else 1
     while sums[-1] > goal and not _settled(sums, rounds) and not work.over():
-        found = [(job.biggest(), job.peak, -k) for k, job in enumerate(jobs)]
+        swapped = [len(job.done) for job in jobs]
+        within = [share and count <= share * sum(swapped) for count, share in zip(swapped, shares)]
+        found = [(job.biggest(), job.peak, -k) for k, job in enumerate(jobs) if within[k]]
         size, peak, k = max(found, default=(-1, 0, 0))  # of equal tensors that of the higher peak
         if size < 0:
             return
