@@ -237,7 +237,7 @@ def test_rounds_of_any_pipeline_are_judged(way: str, monkeypatch: pytest.MonkeyP
     line = WAYS[way]([bundled("vgg16"), bundled("mlp3")], MACHINE)
     assert str(verify.rounds(line, MACHINE, SLOW, hosts=2)) == "checked: waterwave"
     monkeypatch.setattr(RoundClock, "runs", lambda *given, runs=RoundClock.runs: list(runs(*given))[1:])
-    with pytest.raises(RuntimeError, match="the result failed its own check.*(order|node group|turn)"):
+    with pytest.raises(RuntimeError, match="the result failed its own check"):
         verify.rounds(line, MACHINE, SLOW)
 
 
