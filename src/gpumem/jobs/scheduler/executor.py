@@ -15,9 +15,9 @@ Whenever the executor must wait for a copy, that copy is due at once; a copy-in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
@@ -29,6 +29,11 @@ from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE
 WAIT, TURN = -1, -2
 WAITS = ("host", "copy", "memory", "boundary", "admission")
 Walk = Generator[int, int, None]
+T = TypeVar("T")
+Plans = list[Instructions]
+Errand = Generator[
+    Callable[[], Plans], Plans, T
+]  # of the controller: yields what takes long, is sent what that returns
 
 
 class Controller(Protocol):
@@ -60,11 +65,8 @@ class World(Protocol):
     def at(self, ns: int, act: Callable[[], None]) -> None:
         """Do something at a time."""
 
-    def soon(self, act: Callable[[], None]) -> None:
-        """Do something that nobody waits for."""
-
-    def aside(self, work: Callable[[], list[Instructions]]) -> list[Instructions]:
-        """Return what takes long while others go on."""
+    def soon(self, errand: Callable[[], Errand[None]]) -> None:
+        """Run an errand that nobody waits for."""
 
     def launch(self, executor: Executor) -> None:
         """Let a job begin."""
@@ -78,11 +80,14 @@ class World(Protocol):
     def resume(self, executor: Executor) -> None:
         """All that the executor waited for is there."""
 
-    def change(self, executor: Executor) -> None:
-        """Lay the device out for the executor's new plan; what crosses the boundary keeps its value."""
+    def change(self, executor: Executor) -> Iterable[int]:
+        """Lay the device out for the executor's new plan; what crosses the boundary keeps its value.
 
-    def release(self, executor: Executor) -> None:
-        """The job leaves the device."""
+        Yields, as a walk does, what there is to wait for.
+        """
+
+    def release(self, executor: Executor) -> Iterable[int]:
+        """The job leaves the device; yields as `change`."""
 
 
 class Executor:
@@ -249,7 +254,7 @@ class Executor:
         self.memory.clear()
         self._take(new)
         self.memory.start(new.device.values())
-        self.world.change(self)
+        yield from self.world.change(self)
         self.controller.adopted(self)
         for b in sorted(new.device.keys() - old.device.keys()):
             self.swaps.passive += 1  # counted in the iteration that needs them
@@ -261,7 +266,7 @@ class Executor:
         """End all copies, give everything back."""
         yield from self._settle(list(self.swaps.open))
         self.memory.clear()
-        self.world.release(self)
+        yield from self.world.release(self)
         self._log("leave")
         yield TURN
         self.controller.left(self)
