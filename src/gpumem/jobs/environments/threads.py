@@ -117,8 +117,7 @@ class Threads:
             del self.running[at]  # its backend is the new one's from here on
             self.running[at] = prepared(executor, mine.backend, mine.launch, values)
 
-        self._aside(anew, lambda _: executor.arrived())
-        executor.missing = 1
+        self._aside(anew, lambda _: self.resume(executor))
         yield WAIT
 
     def release(self, executor: Executor) -> Iterator[int]:
@@ -133,8 +132,7 @@ class Threads:
             del self.running[executor.place]
             mine.backend.close()
 
-        self._aside(over, lambda _: executor.arrived())
-        executor.missing = 1
+        self._aside(over, lambda _: self.resume(executor))
         yield WAIT
 
     # the loop, and what takes long

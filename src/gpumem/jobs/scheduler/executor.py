@@ -4,7 +4,7 @@ It is a generator, so that the same walk runs under a simulated clock and in a t
 it cannot do itself, and goes on when that is done::
 
     k >= 0   the kernel of op k runs from now on; send the ns that it took when it has ended
-    WAIT     go on when `missing` is 0
+    WAIT     go on when the world resumes it
     TURN     go on at once, but after everybody else who has something to do at this instant
 
 Kernels run one at a time, each from when the job's host has handed it over (the world says when). Copies do not wait
@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
 from gpumem.jobs.scheduler.instructions import Instructions
-from gpumem.jobs.scheduler.memory import JobMemory, Request
+from gpumem.jobs.scheduler.memory import JobMemory, Latch, Request
 from gpumem.jobs.scheduler.swaps import Swaps, Transfer
 from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE
 
@@ -102,7 +102,7 @@ class Executor:
     ) -> None:
         self.job, self.place = job, place
         self.world, self.controller, self.drain = world, controller, drain
-        self.iteration = self.missing = 0
+        self.iteration = 0
         self.rows: list[tuple[int, int, int, int]] = []
         self.waits = dict.fromkeys(WAITS, 0)
         self._take(todo)
@@ -137,12 +137,6 @@ class Executor:
     def began(self, transfer: Transfer) -> None:
         """An engine has taken a copy up."""
         self.say("in" if transfer.into else "out", transfer.part, transfer.iteration)
-
-    def arrived(self) -> None:
-        """One thing less to wait for."""
-        self.missing -= 1
-        if not self.missing:
-            self.world.resume(self)
 
     def walk(self) -> Walk:
         """Launch; iterate and change plans; leave."""
@@ -199,8 +193,7 @@ class Executor:
         """Wait until the host hands an op over; copies that are not due meanwhile take their time."""
         since = self.now
         if (ns := self.world.handed_over(self, op)) > since:
-            self.missing = 1
-            self.world.at(ns, self.arrived)
+            self.world.at(ns, partial(self.world.resume, self))
             yield WAIT
             self.waits["host"] += self.now - since
 
@@ -220,13 +213,13 @@ class Executor:
     def _settle(self, transfers: Sequence[Transfer], request: Request | None = None, *, passive: bool = False) -> Walk:
         """Wait until copies have ended and memory is granted; the copies become due at once."""
         asked = [request] if request is not None and request.at < 0 else []
-        self.missing = len(transfers) + len(asked)
-        if not self.missing:
+        if not (transfers or asked):
             return
+        latch = Latch(len(transfers) + len(asked), partial(self.world.resume, self))
         for waited in asked:
-            waited.granted = self.arrived
+            waited.granted = latch.arrive
         for transfer in transfers:
-            transfer.awaited = True
+            transfer.awaiting.append(latch)
         self.swaps.hurry(transfers, asked, passive=passive)
         yield WAIT
 
