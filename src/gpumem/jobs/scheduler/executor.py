@@ -1,6 +1,6 @@
 """The executor of one job: walks the ops of its plan, iteration by iteration (section 3.2).
 
-It is a generator, so that the same walk runs under a simulated clock and in a thread with real streams. It yields what
+It is a generator, so that the same walk runs under a simulated clock and with real streams. It yields what
 it cannot do itself, and goes on when that is done::
 
     k >= 0   the kernel of op k runs from now on; send the ns that it took when it has ended
