@@ -1,7 +1,7 @@
 """The executor of one job: walks the ops of its plan, iteration by iteration (section 3.2).
 
-It is a generator, so that the same walk runs under a simulated clock and with real streams. It yields what
-it cannot do itself, and goes on when that is done::
+It is a generator, so that the same walk runs under a simulated clock and with real streams. It yields what it cannot
+do itself, and goes on when that is done::
 
     k >= 0   the kernel of op k runs from now on; send the ns that it took when it has ended
     WAIT     go on when the world resumes it
