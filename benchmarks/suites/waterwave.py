@@ -15,6 +15,7 @@ from gpumem.cli.common.args import add_machine, finite, target_of
 from gpumem.cli.common.files import traces_of
 from gpumem.cli.common.parser import Parser
 from gpumem.cli.common.progress import Progress
+from gpumem.jobs.waterwave import round_ns
 from gpumem.pipeline import report
 
 PARTS = {
@@ -56,6 +57,7 @@ def options(p: Parser) -> None:
         metavar="S",
         help="two kernels at once each run at 1 / (1 + S) (default: %(default)s)",
     )
+    p.add_argument("--no-check", action="store_true", help="do not hold the rounds' logs against the naive oracle")
 
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
@@ -68,7 +70,8 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     orders = choices(ONE_ORDER if few and args.order == "all" else args.order, ORDERS, "--order")
     machine = target_of(args)
     machine = machine.with_(host_ns=machine.host_ns or paper.HOST_NS) if args.host_ns is None else machine
-    sizing = paper.Sizing(machine, progress, paper.FEW if few else paper.PIECES, args.slowdown)
+    clock = round_ns if args.no_check else paper.judged_ns
+    sizing = paper.Sizing(machine, progress, paper.FEW if few else paper.PIECES, args.slowdown, clock)
     traces = traces_of(args.trace or (QUICKLY if few else USUAL), machine, progress, args.workspaces)
     for trace in traces:  # all that is printed are parts of what ops take
         if not machine.durations(trace).any():
@@ -94,10 +97,11 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
 
     def longer(pair: tuple[gpumem.Trace, ...]) -> list[Any]:
         parts, by = (OF_NEED, (args.slowdown,)) if few else (paper.OF_NEED, sorted({0.0, args.slowdown, 1.0}))
-        return paper.lengths(pair, target_of(args), by, parts, progress)
+        return paper.lengths(pair, target_of(args), by, parts, progress, clock)
 
     def weighted(pair: tuple[gpumem.Trace, ...]) -> list[Any]:
-        return paper.weighted(pair, target_of(args), args.slowdown, WEIGHTS if few else paper.WEIGHTS, progress)
+        weights = WEIGHTS if few else paper.WEIGHTS
+        return paper.weighted(pair, target_of(args), args.slowdown, weights, progress, clock)
 
     by_order = [(trace, order) for trace in traces for order in orders]
     pairs = [(pair, order) for pair in _pairs(traces) for order in orders]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         FEW as FEW,
         PIECES as PIECES,
         Sizing as Sizing,
+        judged_ns as judged_ns,
         mixed as mixed,
         needed as needed,
         ordered as ordered,

@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.papers.waterwave.published import MIXED, SEVERAL, SEVERAL_RATE, TABLE1, model_of
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
+from gpumem.jobs import verify
 from gpumem.jobs.waterwave import Pipeline, halves, partition, pipeline, reordered, round_ns, together
 from gpumem.jobs.waterwave.node_groups import ORDERS, Partition, between
 from gpumem.jobs.waterwave.sharing_policies import Way
@@ -51,6 +52,7 @@ class Sizing:
     progress: Callable[[str], None]
     pieces: tuple[float, ...] = PIECES
     slowdown: float = 1.0  # of kernels that run side by side: see `gpumem.simulator.sharing.share`
+    clock: Callable[..., int] = round_ns  # what a round of a pipeline takes; `judged_ns` asks the oracle as well
 
     @property
     def limit(self) -> int:
@@ -67,6 +69,18 @@ def ordered(trace: Trace, order: str) -> Trace:
     True
     """
     return reordered(trace, ORDERS[order](trace))
+
+
+def judged_ns(line: Pipeline, machine: Machine, *, slowdown: float = 1.0, hosts: int = 1) -> int:
+    """Return what a round of a pipeline takes; a few rounds of it are held against the naive oracle.
+
+    >>> from gpumem.io import bundled
+    >>> from gpumem.jobs.waterwave import temporal
+    >>> judged_ns(temporal([bundled("vgg16")] * 2, Machine.named("v100")), Machine.named("v100"))
+    90606234
+    """
+    verify.rounds(line, machine, slowdown, hosts=hosts)
+    return round_ns(line, machine, slowdown=slowdown, hosts=hosts)
 
 
 def beside(line: Pipeline) -> float:
@@ -217,7 +231,7 @@ def several(sizing: Sizing, trace: Trace, jobs: int = 2, order: str = "recorded"
 
 def rate(sizing: Sizing, line: Pipeline, samples: int) -> float:
     """Samples a second of a pipeline, so many a round, with a host thread a stream."""
-    return 1e9 * samples / round_ns(line, sizing.machine, slowdown=sizing.slowdown, hosts=2)
+    return 1e9 * samples / sizing.clock(line, sizing.machine, slowdown=sizing.slowdown, hosts=2)
 
 
 def about(line: Pipeline | None, name: str) -> Row:

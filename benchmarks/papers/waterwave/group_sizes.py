@@ -45,6 +45,7 @@ def lengths(
     slowdowns: Sequence[float],
     parts: Sequence[float] = OF_NEED,
     progress: Callable[[str], None] = lambda text: None,
+    clock: Callable[..., int] = round_ns,
 ) -> list[Row]:
     """Measure what jobs get done by the paper's groups, at the best of several split sizes, and by any length.
 
@@ -64,7 +65,7 @@ def lengths(
             other = within(balanced, fine, machine, limit, slowdown=slowdown)
             row: Row = {"traces": named(traces), "machine": machine.name, "part": part, "slowdown": slowdown}
             for key, line in (("groups", ours), ("balanced", other)):
-                row[key] = None if line is None else work / round_ns(line, machine, slowdown=slowdown)
+                row[key] = None if line is None else work / clock(line, machine, slowdown=slowdown)
             rows.append(row)
     return rows
 
@@ -76,6 +77,7 @@ def weighted(
     slowdown: float,
     weights: Sequence[Sequence[int]] = WEIGHTS,
     progress: Callable[[str], None] = lambda text: None,
+    clock: Callable[..., int] = round_ns,
 ) -> list[Row]:
     """Measure what each of two jobs gets done of what it does alone, where one runs more often than the other.
 
@@ -91,7 +93,7 @@ def weighted(
         row: Row = {"traces": named(traces), "machine": machine.name, "part": OF_NEED_BY_WEIGHT, "slowdown": slowdown}
         row |= {"weights": list(each), "done": None}
         if line is not None:
-            ns = round_ns(line, machine, slowdown=slowdown)
+            ns = clock(line, machine, slowdown=slowdown)
             row["done"] = [weight * own / ns for weight, own in zip(each, alone)]
         rows.append(row)
     return rows

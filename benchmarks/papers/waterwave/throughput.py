@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.papers.waterwave.batches import Sizing, at_batch, needed, solo, within
 from benchmarks.papers.waterwave.published import GAINS, OVER_MPS, model_of
 from gpumem.base.arguments import strict
-from gpumem.jobs.waterwave import Partition, Pipeline, Turn, round_ns, together, waterwave
+from gpumem.jobs.waterwave import Partition, Pipeline, Turn, together, waterwave
 from gpumem.jobs.waterwave.node_groups import between
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
@@ -40,7 +40,7 @@ ROUNDS = 3  # of an iteration, until what is on the device at its start repeats
 def groups_ns(traces: Sequence[Trace], sizing: Sizing, slowdown: float, hosts: int = 2) -> int | None:
     """What a round takes by node groups, at the best split size; None where a job does not fit beside the others."""
     line = within(waterwave, traces, sizing.machine, sizing.limit, slowdown=slowdown, hosts=hosts)
-    return None if line is None else round_ns(line, sizing.machine, slowdown=slowdown, hosts=hosts)
+    return None if line is None else sizing.clock(line, sizing.machine, slowdown=slowdown, hosts=hosts)
 
 
 def side_by_side(traces: Sequence[Trace], machine: Machine) -> Pipeline:
@@ -109,7 +109,7 @@ def processes(traces: Sequence[Trace], sizing: Sizing) -> tuple[int, int, int]:
     machine, line = sizing.machine, side_by_side(traces, sizing.machine)
     came, went = missed(together(line, machine, hosts=2).trace, sizing.limit)
     waits = (came * machine.into.ns_per_byte + went * machine.out.ns_per_byte) / FAULTED
-    work = round_ns(line, machine, slowdown=sizing.slowdown, hosts=2)
+    work = sizing.clock(line, machine, slowdown=sizing.slowdown, hosts=2)
     return work + round(waits), round(waits), came + went
 
 

@@ -1,4 +1,4 @@
-"""Naive, independent oracles: are this placement, budget, rewrite, timeline, log of jobs, trace of several jobs right?
+"""Naive, independent oracles: are this placement, budget, rewrite, timeline, trace or log of several jobs right?
 
 Each follows the rules of the design literally and shares no code with what it judges.
 All return None, or raise a `CheckError` that says which of the `RULES` is broken, and names the op or the buffer.
@@ -14,6 +14,8 @@ from gpumem.check.event_log import LoggedEvent
 from gpumem.check.jobs import jobs
 from gpumem.check.memory import budget, placement
 from gpumem.check.rules import RULES
+from gpumem.check.slot_log import LoggedSlots
+from gpumem.check.waterwave import waterwave
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
 from gpumem.trace import Trace
@@ -22,6 +24,7 @@ from gpumem.trace.placement import Placement
 __all__ = [
     "RULES",
     "LoggedEvent",
+    "LoggedSlots",
     "budget",
     "data_flow",
     "everything",
@@ -30,6 +33,7 @@ __all__ = [
     "placement",
     "timeline",
     "together",
+    "waterwave",
 ]
 
 

@@ -26,6 +26,7 @@ RULES = {
     # several jobs in one trace
     "dependence": "of two ops of a job that touch one buffer, one of them writing, the first one stays first",
     "slot": "an op starts when all ops of earlier slots have ended, on every stream",
+    "turn": "a node group runs in the slot and on the stream of its turn in the pipeline, alone there",
     # the log of jobs
     "time": "time does not run backwards",
     "event": "an event is of a known kind, of a known job and buffer, and has that buffer's size",

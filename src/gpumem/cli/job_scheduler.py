@@ -117,7 +117,7 @@ def _takers(name: str) -> str:
 
 def _side_by_side(args: argparse.Namespace) -> Run:
     """One of Waterwave's ways."""
-    from gpumem.jobs.waterwave import WAYS, Together, simulate_together
+    from gpumem.jobs.waterwave import WAYS, SlotLog, Together, simulate_together
     from gpumem.jobs.waterwave.node_groups import ORDERS
     from gpumem.simulator.sharing import share
 
@@ -149,7 +149,14 @@ def _side_by_side(args: argparse.Namespace) -> Run:
         progress("running the jobs side by side")
         largest: list[Together] = []
         more = {"slowdown": args.slowdown, "hosts": args.host_threads or 1, "weights": weights, "made": made}
-        found = simulate_together(jobs, machine, capacity, partial(way, **given), **more)
+        few = sum(job.trace.n * job.iterations for job in jobs) <= verify.EVENTS
+        log = SlotLog() if few and not args.no_check else None
+        found = simulate_together(jobs, machine, capacity, partial(way, **given), **more, log=log)
+        if log is not None:
+            progress("checking the log")
+            verify.waterwave(log, found, jobs, machine, capacity, args.slowdown)
+        elif not args.no_check:
+            tell("not checked: the log of what runs when, which would be too long")
         if args.trace is not None and largest:
             progress(f"writing {args.trace}")
             trace = share(largest[-1].trace, machine, args.slowdown)

@@ -11,16 +11,18 @@ from gpumem import check
 from gpumem.base.arguments import strict
 from gpumem.check.verdict import BUDGET, FLOW, Checked, Oracle, ask, self_check
 from gpumem.jobs.actual_times import CERTAIN, ActualTimes, copies
+from gpumem.jobs.job import Job
 from gpumem.simulator.simulate import hosted
 from gpumem.simulator.uncertainty import Uncertainty
 from gpumem.trace import I64, Trace
 
 if TYPE_CHECKING:
-    from gpumem.jobs import Job, Outcome
-    from gpumem.jobs.waterwave import Together
+    from gpumem.jobs import Outcome
+    from gpumem.jobs.waterwave import Pipeline, SlotLog, Together
     from gpumem.simulator.machine import Machine
 
 EVENTS = 2_000_000  # of a log, above which it would take hours
+ROUNDS = 2  # of a pipeline: it fills, is full and drains; not tuned
 
 
 @strict
@@ -72,3 +74,50 @@ def jobs(
     with self_check():
         check.jobs(outcome.log, traces, machine, capacity, ns, slowdown=slowdown, handing=handing, copies=off)
     return Checked(("jobs",))
+
+
+@strict
+def waterwave(
+    log: SlotLog, outcome: Outcome, jobs: Sequence[Job], machine: Machine, capacity: int, slowdown: float
+) -> Checked:
+    """Hold the log of jobs that run by node groups against the naive oracle.
+
+    Raises
+    ------
+    RuntimeError
+        The oracle objects.
+    """
+    traces = {job.name: job.trace for job in jobs}
+    ns = {name: machine.durations(trace) for name, trace in traces.items()}
+    hosts = any(hosted(trace, machine) for trace in traces.values())
+    with self_check():
+        check.waterwave(log, traces, capacity, ns, slowdown=slowdown, hosts=hosts, events=outcome.log)
+    return Checked(("waterwave",))
+
+
+@strict
+def rounds(line: Pipeline, machine: Machine, slowdown: float = 1.0, *, hosts: int = 1) -> Checked:
+    """Run a few rounds of a pipeline, and hold their log against the naive oracle; the pipeline's bound is the limit.
+
+    Raises
+    ------
+    RuntimeError
+        The oracle objects.
+
+    Examples
+    --------
+    >>> from gpumem import Machine, bundled
+    >>> from gpumem.jobs.waterwave import waterwave_s
+    >>> print(rounds(waterwave_s([bundled("vgg16")] * 2, Machine.named("v100")), Machine.named("v100")))
+    checked: waterwave
+    """
+    from gpumem.jobs.waterwave import SlotLog, reordered, simulate_together
+
+    def way(traces: Sequence[Trace], machine: Machine, limit: int) -> Pipeline:
+        return line
+
+    log, capacity = SlotLog(), int(line.bound().max())
+    recorded = [reordered(part.trace, np.argsort(part.order)) for part in line.parts]
+    jobs = [Job(str(j), trace, iterations=ROUNDS * len(line.turns_of(j))) for j, trace in enumerate(recorded)]
+    out = simulate_together(jobs, machine, capacity, way, slowdown=slowdown, hosts=hosts, log=log)
+    return waterwave(log, out, jobs, machine, capacity, slowdown)

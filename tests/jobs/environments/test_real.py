@@ -202,7 +202,20 @@ def test_each_thread_calls_enter_first() -> None:
         place=best_fit,
         enter=lambda: entered.append(threading.get_ident()),
     )
-    assert len(entered) == 5 and len(ran["a"].end) == 2  # clock, controller, two copy engines, one executor
+    assert len(set(entered)) == 4 and len(ran["a"].end) == 2  # a kernel, a copy of each engine, planning
+    assert len(entered) == 4 and threading.get_ident() not in entered
+
+
+def test_what_fails_when_a_thread_begins_or_plans_ends_the_run() -> None:
+    def fails(*given: object) -> Any:
+        raise OSError("the device is gone")
+
+    before, given = threading.active_count(), ([Job("a", weight())], Machine.named("h200"), 1024, Closed)
+    for told in ({"enter": fails}, {"policy": Policy(fails)}):
+        with pytest.raises(OSError, match="the device is gone"):
+            run_jobs(*given, lambda job: None, place=best_fit, **told)
+        assert threading.active_count() == before
+        assert Closed.open_now == 0
 
 
 def test_a_job_that_does_not_fit_as_placed_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem.jobs import Event, Instructions, Job, Outcome, Policy, simulate_jobs
+from gpumem.jobs import Event, Job, Outcome, Policy, simulate_jobs
 from gpumem.jobs.scheduler.controller import GlobalController
-from gpumem.jobs.scheduler.executor import Executor
+from gpumem.jobs.scheduler.executor import Errand, Executor, Plans
 from gpumem.pool import best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan
@@ -145,22 +146,29 @@ class Still:
     def launch(self, executor: Executor) -> None:
         pass
 
-    def soon(self, act: Callable[[], None]) -> None:
-        act()
+    def soon(self, errand: Callable[[], Errand[None]]) -> None:
+        self.run(errand())
 
-    def aside(self, work: Callable[[], list[Instructions]]) -> list[Instructions]:
+    def run(self, errand: Errand[None]) -> None:
+        """Have plans made at once."""
+        with suppress(StopIteration):
+            work = next(errand)
+            while True:
+                work = errand.send(self.planned(work))
+
+    def planned(self, work: Callable[[], Plans]) -> Plans:
         return work()
 
 
 def test_while_a_plan_changes_the_larger_budget_is_granted() -> None:
     """Values still move by the old plan when a larger budget is promised, and by the new one when a smaller is."""
     planner = Sizes({"a": [SMALL, LARGE, SMALL]})
-    job = Job("a", fork("a"), iterations=9)
+    job, world = Job("a", fork("a"), iterations=9), Still()
     controller = GlobalController(
-        tiny_machine(), 20, Still(), Policy(planner, threshold=0, estimate=lambda job, utilisation: [9, 9, 9])
+        tiny_machine(), 20, world, Policy(planner, threshold=0, estimate=lambda job, utilisation: [9, 9, 9])
     )
     controller.arrive(job, 0)
-    controller.admit()
+    world.soon(controller.admit)
     executor: Any = SimpleNamespace(job=job)
     seen = [controller.budgets[-1]]
     for _ in range(2):
@@ -176,23 +184,24 @@ def test_who_was_admitted_launches_when_there_is_room_though_all_are_planned_ane
     """In threads the new plans come later than the departure: they must not make its room forgotten."""
 
     class Later(Still):
-        def soon(self, act: Callable[[], None]) -> None:
-            tasks.append(act)
+        def soon(self, errand: Callable[[], Errand[None]]) -> None:
+            errands.append(errand())
 
-    tasks: list[Callable[[], None]] = []
+    errands: list[Errand[None]] = []
+    world = Later()
     policy = Policy(Sizes({"a": [LARGE, SMALL], "b": [SMALL, SMALL]}), estimate=lambda job, utilisation: [9, 9, 9])
-    controller = GlobalController(tiny_machine(), 20, Later(), policy)
+    controller = GlobalController(tiny_machine(), 20, world, policy)
     controller.arrive(Job("a", fork("a")), 0)
-    controller.admit()
+    world.run(controller.admit())
     controller.arrive(Job("b", fork("b")), 1)
-    controller.admit()
+    world.run(controller.admit())
     assert [m.job.name for m in controller.admitted] == ["b"]  # beside the small plan of a, which has not adopted it
     first = controller.members["a"].executor
     assert first is not None
     controller.left(first)
-    for task in tasks:
-        task()
-    controller.admit()
+    for errand in errands:
+        world.run(errand)
+    world.run(controller.admit())
     assert [m.job.name for m in controller.running] == ["b"]
 
 
@@ -200,7 +209,7 @@ def test_what_was_planned_for_others_than_those_who_are_here_now_is_dropped() ->
     """The only job in the queue leaves while it is planned."""
 
     class Busy(Still):
-        def aside(self, work: Callable[[], list[Instructions]]) -> list[Instructions]:
+        def planned(self, work: Callable[[], Plans]) -> Plans:
             controller.withdraw("a")
             return work()
 
@@ -211,7 +220,7 @@ def test_what_was_planned_for_others_than_those_who_are_here_now_is_dropped() ->
             tiny_machine(), capacity, world, Policy(planner, threshold=0, estimate=lambda *_: estimate)
         )
         controller.arrive(Job("a", fork("a")), 0)
-        controller.admit()
+        world.soon(controller.admit)
         assert (controller.asked, controller.queue, controller.admitted, controller.running) == (True, [], [], [])
         assert "refused" not in world.kinds
 
@@ -231,9 +240,9 @@ def test_placements_that_are_higher_than_the_load_are_planned_for() -> None:
     for capacity, tried, budgets in ((19, [19], [19]), (18, [18, 17, 16], [11]), (10, [10, 9, 8], [])):
         asked.clear()
         policy = Policy(planner, estimate=lambda *_: np.array([9, 9, 9]))
-        controller = GlobalController(tiny_machine(), capacity, Still(), policy, place=higher)
+        controller = GlobalController(tiny_machine(), capacity, world := Still(), policy, place=higher)
         controller.arrive(Job("a", fork("a")), 0)
-        controller.admit()
+        world.soon(controller.admit)
         assert asked == tried and [m.budget for m in controller.running] == budgets
 
 
@@ -305,12 +314,12 @@ def test_a_job_that_cannot_fit_is_refused_and_others_go_on() -> None:
     assert (ran["b"].refused, ran["b"].launch, ran["b"].leave, ran["a"].refused) == (17, -1, -1, 0)
 
 
-def one_less_each_time(self: GlobalController) -> int:
+def one_less_each_time(self: GlobalController) -> Errand[int]:
     """Admission in its plain form: the whole queue, then without its last, and so on until it fits."""
     inside, queue = self._waiting()
     for count in range(len(queue), 0, -1):
         members = [*inside, *queue[:count]]
-        todo = self._instructions(members)
+        todo = yield from self._instructions(members)
         total = sum(t.budget for t in todo)
         if total <= self.capacity and (inside, queue) == self._waiting():
             if self.running:

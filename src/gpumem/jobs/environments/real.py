@@ -1,4 +1,4 @@
-"""Jobs on real streams: the same executors and controller as under the simulated clock, in threads."""
+"""Jobs on real streams: the same executors and controller as under the simulated clock, in a loop."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run_jobs(
         As for `simulate_jobs`; ns count from the start of the run. The machine says how many copy engines there are,
         and what planners believe.
     backend : callable
-        Returns a new backend; called once for each job that is launched, in its thread. Several threads submit to it,
-        one at a time, and wait. One that replays whole iterations (CUDA graphs) does not do.
+        Returns a new backend; called once for each job that is launched. Several threads submit to it, one at a time,
+        and wait. One that replays whole iterations (CUDA graphs) does not do.
     launch : callable
         Returns the launch of a job, as for `execute.prepare`.
     place : callable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from gpumem.base.arguments import strict
@@ -13,8 +14,7 @@ from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, Outcome
 from gpumem.jobs.policy import TENSILE, Policy
 from gpumem.jobs.scheduler.controller import GlobalController
-from gpumem.jobs.scheduler.executor import TURN, WAIT, Executor, Walk
-from gpumem.jobs.scheduler.instructions import Instructions
+from gpumem.jobs.scheduler.executor import TURN, WAIT, Errand, Executor, Walk
 from gpumem.jobs.scheduler.session import run_session
 from gpumem.jobs.scheduler.swaps import Transfer
 from gpumem.simulator.machine import Machine
@@ -151,21 +151,23 @@ class _Clock:
         self.walks[executor.place] = executor, executor.walk()
         self.next[executor.place] = None
 
-    def change(self, executor: Executor) -> None:
+    def change(self, executor: Executor) -> tuple[()]:
         """There are no bytes to move; the host hands over the ops of the new plan."""
         if executor.place in self.hosts:
             self.hosts[executor.place].follow(executor.todo.trace)
+        return ()
 
-    def release(self, executor: Executor) -> None:
+    def release(self, executor: Executor) -> tuple[()]:
         """There are no bytes to give back."""
+        return ()
 
-    def soon(self, act: Callable[[], None]) -> None:
+    def soon(self, errand: Callable[[], Errand[None]]) -> None:
         """Planning takes no time."""
-        act()
-
-    def aside(self, work: Callable[[], list[Instructions]]) -> list[Instructions]:
-        """Planning takes no time."""
-        return work()
+        running = errand()
+        with suppress(StopIteration):
+            work = next(running)
+            while True:
+                work = running.send(work())
 
     def run(self, jobs: Sequence[Job], controller: GlobalController) -> list[Event]:
         """Go from instant to instant until nothing is left to happen."""
@@ -188,7 +190,8 @@ class _Clock:
         due = bool(self.heap) and self.heap[0][0] == self.now
         while self.heap and self.heap[0][0] == self.now:
             heapq.heappop(self.heap)[2]()
-        controller.admit()
+        if controller.asked:
+            self.soon(controller.admit)
         able, self.next = self.next, {}
         for place in sorted(able):
             self._step(place, able[place])

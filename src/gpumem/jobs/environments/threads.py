@@ -1,12 +1,14 @@
-"""Jobs on real streams: the same executors and controller, with a thread for each part of TENSILE's system (figure 3).
+"""Jobs on real streams: the same executors and controller in one loop, which goes on with whatever has ended.
 
-    executor         one a job: submits a kernel, waits for it, walks on
-    swap scheduler   holds copies back until they are due (and lets jobs arrive)
-    swap executor    one a copy engine: submits a copy, waits for it, takes the next
-    controller       plans beside all that
+One thread, the caller's, walks the executors, has copies become due and asks the controller: nothing is locked. What
+takes long runs in other threads, and what comes of it goes on in the loop::
 
-Each job has a backend of its own, on which its trace lies placed. Bookkeeping goes on under one lock; kernels and
-copies, the starting of them too, planning and the taking and giving back of memory do not hold it.
+    loop       walk a  walk b   ..   walk a    alarm: a copy is due   ..   new plans   walk b  ..
+    threads      [ kernel of a ]       [ kernel of a           ] [ copy of a ]
+                         [ kernel of b             planning         ]
+
+A job has one kernel at a time, a copy engine one copy: a thread submits it, and waits for it. Each job has a backend of
+its own, on which its trace lies placed.
 """
 
 from __future__ import annotations
@@ -14,31 +16,28 @@ from __future__ import annotations
 import heapq
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from threading import Condition, Lock, Thread
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.execute.backend import Backend
+from gpumem.execute.backend import Backend, Token
 from gpumem.execute.views import Launch
 from gpumem.jobs.environments.backend_job import Running, prepared
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
 from gpumem.jobs.scheduler.controller import GlobalController
-from gpumem.jobs.scheduler.executor import TURN, WAIT, Executor
+from gpumem.jobs.scheduler.executor import TURN, WAIT, Errand, Executor, Plans, Walk
 from gpumem.jobs.scheduler.swaps import Transfer
 from gpumem.simulator.machine import Machine
 
 State = Mapping[str, MutableMapping[int, NDArray[Any]]]
 T = TypeVar("T")
-
-
-class _Stopped(Exception):
-    """The run is over."""
 
 
 class Threads:
@@ -55,23 +54,17 @@ class Threads:
         self.machine, self.backend, self.new_launch, self.state = machine, backend, launch, state
         self.enter = enter
         self.events: list[Event] = []
-        self.lock = Condition(Lock())
-        self.over = False
-        self.error: BaseException | None = None
         self.origin, self.now = time.perf_counter_ns(), 0
         self.count = 0
         self.alarms: list[tuple[int, int, Callable[[], None]]] = []
-        self.tasks: list[Callable[[], None]] = []
-        self.copies: list[deque[tuple[Executor, Transfer]]] = [deque(), deque()]
+        self.work = SimpleQueue[Callable[[], Callable[[], None]] | None]()  # what threads do
+        self.next = SimpleQueue[Callable[[], None]]()  # what the loop goes on with
+        self.copies: list[deque[tuple[Executor, Transfer]]] = [deque(), deque()]  # of each engine: the first one runs
+        self.errands: deque[Errand[None]] = deque()  # of the controller: the first one is under way
         self.running: dict[int, Running] = {}
-        self.threads: list[Thread] = []
+        self.walks: dict[int, Walk] = {}
 
-    # the world that executors and the controller see; they hold the lock
-
-    def tick(self) -> int:
-        """Look at the clock: what one thread does while it holds the lock happens at one instant."""
-        self.now = time.perf_counter_ns() - self.origin
-        return self.now
+    # the world that executors and the controller see
 
     def log(self, event: Event) -> None:
         """Note an event."""
@@ -81,7 +74,6 @@ class Threads:
         """Do something at a time."""
         self.count += 1
         heapq.heappush(self.alarms, (ns, self.count, act))
-        self.lock.notify_all()
 
     def handed_over(self, executor: Executor, op: int) -> int:
         """Now: the host is a real one, and takes what time it takes."""
@@ -89,44 +81,46 @@ class Threads:
 
     def copy(self, executor: Executor, transfer: Transfer) -> None:
         """Queue a copy that is ready; the clock never stands still, so first come is first served."""
-        self.copies[transfer.into and self.machine.duplex].append((executor, transfer))
-        self.lock.notify_all()
+        queue = self.copies[transfer.into and self.machine.duplex]
+        queue.append((executor, transfer))
+        if len(queue) == 1:
+            self.next.put(partial(self._start_copy, queue))
 
     def resume(self, executor: Executor) -> None:
-        """Wake the executor's thread."""
-        self.lock.notify_all()
+        """Walk on when the loop comes to it."""
+        self.next.put(partial(self._step, executor, 0))
 
-    def soon(self, act: Callable[[], None]) -> None:
-        """Leave it to the controller's thread."""
-        self.tasks.append(act)
-        self.lock.notify_all()
-
-    def aside(self, work: Callable[[], T]) -> T:
-        """Do it without the lock."""
-        self.lock.release()
-        try:
-            return work()
-        finally:
-            self.lock.acquire()
-            self.tick()
+    def soon(self, errand: Callable[[], Errand[None]]) -> None:
+        """Run an errand behind those that are under way."""
+        self.errands.append(errand())
+        if len(self.errands) == 1:
+            self.next.put(partial(self._go_on, None))
 
     def launch(self, executor: Executor) -> None:
-        """Start the thread of an executor."""
-        self._start(partial(self._execute, executor))
+        """Lay a job out, then let it begin."""
+        job = executor.job
 
-    def change(self, executor: Executor) -> None:
+        def lay_out() -> None:
+            values = self.state.get(job.name, {})
+            self.running[executor.place] = prepared(executor, self.backend(), self.new_launch(job), values)
+
+        self.walks[executor.place] = executor.walk()
+        self._aside(lay_out, partial(self._step, executor))
+
+    def change(self, executor: Executor) -> Iterator[int]:
         """Read what crosses the boundary, lay the device out anew, write it back."""
         at = executor.place
         mine = self.running[at]
 
-        def anew() -> Running:
+        def anew() -> None:
             values = mine.program.read()
             del self.running[at]  # its backend is the new one's from here on
-            return prepared(executor, mine.backend, mine.launch, values)
+            self.running[at] = prepared(executor, mine.backend, mine.launch, values)
 
-        self.running[at] = self.aside(anew)
+        self._aside(anew, lambda _: self.resume(executor))
+        yield WAIT
 
-    def release(self, executor: Executor) -> None:
+    def release(self, executor: Executor) -> Iterator[int]:
         """Hand the state over, give the device's memory back."""
         mine, state = self.running[executor.place], self.state.get(executor.job.name, {})
 
@@ -138,115 +132,111 @@ class Threads:
             del self.running[executor.place]
             mine.backend.close()
 
-        self.aside(over)
+        self._aside(over, lambda _: self.resume(executor))
+        yield WAIT
 
-    # threads
+    # the loop, and what takes long
 
     def run(self, jobs: Sequence[Job], controller: GlobalController) -> list[Event]:
-        """Start all threads, and wait until all jobs are gone."""
-        try:
-            with self.lock:
-                controller.expect(jobs)
-                self._start(self._ring)
-                self._start(partial(self._control, controller))
-                for queue in self.copies:
-                    self._start(partial(self._copy, queue))
-                self.lock.wait_for(lambda: self.error is not None or self._done(jobs, controller))
-        finally:
-            self._end()
-        if self.error is not None:
-            raise self.error
+        """Go from end to end until all jobs are gone; what fails in a thread is raised here, when all have ended."""
+        threads = [Thread(target=self._thread) for _ in range(len(jobs) + 3)]  # of a job, two engines, planning
+        with ExitStack() as left:
+            left.callback(self._close, threads)
+            for thread in threads:
+                thread.start()
+            controller.expect(jobs)
+            while len(controller.members) < len(jobs) or controller.queue or controller.admitted or controller.running:
+                if controller.asked and not self.errands:
+                    self.soon(controller.admit)
+                self._following()()
         return self.events
 
-    def _end(self) -> None:
+    def _close(self, threads: Sequence[Thread]) -> None:
         """End all threads, give back what failures have left."""
-        with self.lock:
-            self.over = True
-            self.lock.notify_all()
-        for thread in self.threads:
+        for _ in threads:
+            self.work.put(None)
+        for thread in threads:
             thread.join()
         with ExitStack() as left:
             for mine in self.running.values():
                 left.callback(mine.backend.close)
 
-    def _done(self, jobs: Sequence[Job], controller: GlobalController) -> bool:
-        inside = controller.queue or controller.admitted or controller.running
-        return len(controller.members) == len(jobs) and not inside
+    def _following(self) -> Callable[[], None]:
+        """Wait for what comes next; what the loop does until it asks again happens at one instant."""
+        pause = (self.alarms[0][0] - self._tick()) / 1e9 if self.alarms else None
+        try:
+            act = self.next.get(timeout=pause) if pause is None or pause > 0 else heapq.heappop(self.alarms)[2]
+        except Empty:
+            return self._following()
+        self._tick()
+        return act
 
-    def _start(self, body: Callable[[], None]) -> None:
-        thread = Thread(target=self._guarded, args=(body,))
-        self.threads.append(thread)
-        thread.start()
+    def _tick(self) -> int:
+        self.now = time.perf_counter_ns() - self.origin
+        return self.now
 
-    def _guarded(self, body: Callable[[], None]) -> None:
+    def _aside(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Have a thread do something, and go on in the loop with what it returns."""
+        self.work.put(lambda: partial(then, work()))
+
+    def _thread(self) -> None:
+        """Do what takes long, one thing after another; what fails is raised in the loop."""
         try:
             if self.enter is not None:
                 self.enter()
-            with self.lock:
-                self.tick()
-                body()
-        except _Stopped:
-            pass
+            while (work := self.work.get()) is not None:
+                self.next.put(work())
         except BaseException as error:
-            with self.lock:
-                self.error = self.error or error
-        with self.lock:
-            self.lock.notify_all()
+            self.next.put(partial(self._fail, error))
 
-    def _until(self, there: Callable[[], object], timeout: float | None = None) -> None:
-        self.lock.wait_for(lambda: self.over or there(), timeout)
-        self.tick()
-        if self.over:
-            raise _Stopped
+    def _fail(self, error: BaseException) -> None:
+        raise error
 
-    def _ring(self) -> None:
-        """The swap scheduler's clock: whatever is to be done at a time."""
-        while True:
-            while self.alarms and self.alarms[0][0] <= self.tick():
-                heapq.heappop(self.alarms)[2]()
-                self.lock.notify_all()
-            first = self.alarms[0] if self.alarms else None
-            pause = None if first is None else max(first[0] - self.now, 0) / 1e9
-            self._until(lambda: self.alarms and self.alarms[0] is not first, pause)  # noqa: B023
-
-    def _control(self, controller: GlobalController) -> None:
-        """The controller's thread: plan, admit."""
-        while True:
-            self._until(lambda: self.tasks or controller.asked)
-            while self.tasks:
-                self.tasks.pop(0)()
-            controller.admit()
-            self.lock.notify_all()
-
-    def _copy(self, queue: deque[tuple[Executor, Transfer]]) -> None:
-        """A swap executor: one copy after another."""
-        while True:
-            self._until(lambda: queue)
-            executor, transfer = queue.popleft()
-            executor.began(transfer)
-            if transfer.op >= 0:  # a change of plan carries its values over by itself
-                self._submit(executor, transfer.op)
-            executor.swaps.ended(transfer)
-
-    def _execute(self, executor: Executor) -> None:
-        """The thread of one executor."""
-        job = executor.job
-        values = self.state.get(job.name, {})
-        self.running[executor.place] = self.aside(
-            lambda: prepared(executor, self.backend(), self.new_launch(job), values)
-        )
-        walk = executor.walk()
-        what = next(walk)
+    def _step(self, executor: Executor, value: int | None) -> None:
+        """Walk on."""
         try:
-            while True:
-                self._until(lambda: what != WAIT or not executor.missing)  # noqa: B023
-                what = walk.send(0 if what in (WAIT, TURN) else self._submit(executor, what))
+            what = self.walks[executor.place].send(value)  # type: ignore[arg-type]
         except StopIteration:
             return
+        if what == TURN:
+            self.resume(executor)
+        elif what != WAIT:
+            self._submit(executor, what, partial(self._step, executor))
 
-    def _submit(self, executor: Executor, op: int) -> int:
-        """Run one op to its end, without the lock; return its ns."""
+    def _submit(self, executor: Executor, op: int, then: Callable[[int], None]) -> None:
+        """Run one op to its end; go on with its ns."""
         mine = self.running[executor.place]
-        token, ns = self.aside(partial(mine.run, op, executor.iteration))
-        mine.ended(op, token)
-        return ns
+
+        def ended(ran: tuple[Token, int]) -> None:
+            token, ns = ran
+            mine.ended(op, token)
+            then(ns)
+
+        self._aside(partial(mine.run, op, executor.iteration), ended)
+
+    def _start_copy(self, queue: deque[tuple[Executor, Transfer]]) -> None:
+        """A copy engine takes up the first of its queue."""
+        executor, transfer = queue[0]
+        executor.began(transfer)
+        if transfer.op >= 0:
+            self._submit(executor, transfer.op, lambda _: self._copied(queue))
+        else:  # a change of plan carries its values over by itself
+            self._copied(queue)
+
+    def _copied(self, queue: deque[tuple[Executor, Transfer]]) -> None:
+        executor, transfer = queue[0]
+        executor.swaps.ended(transfer)
+        queue.popleft()
+        if queue:
+            self._start_copy(queue)
+
+    def _go_on(self, plans: Plans | None) -> None:
+        """Let the first errand go on with what it has waited for."""
+        try:
+            work = self.errands[0].send(plans)  # type: ignore[arg-type]
+        except StopIteration:
+            self.errands.popleft()
+            if self.errands:
+                self._go_on(None)
+        else:
+            self._aside(work, self._go_on)

@@ -18,7 +18,7 @@ from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
 from gpumem.jobs.policy import Policy
 from gpumem.jobs.scheduler.drift import Drift, SwapWindows
-from gpumem.jobs.scheduler.executor import Executor, World
+from gpumem.jobs.scheduler.executor import Errand, Executor, World
 from gpumem.jobs.scheduler.forecast import Forecast, roofline
 from gpumem.jobs.scheduler.instructions import Instructions, Place, instructions
 from gpumem.simulator.machine import Machine
@@ -106,18 +106,17 @@ class GlobalController:
                     self._ask(member)  # others have smaller plans on its account
                 self.asked = True
 
-    def admit(self) -> None:
+    def admit(self) -> Errand[None]:
         """Plan as many of the queue, in order, as fit together with the jobs that are in; refuse hopeless ones."""
-        if not self.asked:
-            return
         self.asked = False
         while self.queue:
             before = self._waiting()
-            reached = self._admit_some()
+            reached = yield from self._admit_some()
             if not reached:
                 continue
             if before[0] and before == self._waiting():
-                reached = self._instructions(self.queue[:1])[0].budget
+                (first,) = yield from self._instructions(self.queue[:1])
+                reached = first.budget
             if before != self._waiting():  # somebody came or went meanwhile
                 self.asked = True
                 break
@@ -134,7 +133,7 @@ class GlobalController:
         """Who is in, and who is not."""
         return [*self.running, *self.admitted], list(self.queue)
 
-    def _admit_some(self) -> int:
+    def _admit_some(self) -> Errand[int]:
         """Plan with the whole queue, then with as much of its front as fits; else return what its first needs.
 
         By bisection: one job less each time would ask for Q^2 plans. A planner may fit ten jobs and not nine: fewer
@@ -144,7 +143,7 @@ class GlobalController:
         inside, queue = self._waiting()
         fit, above, count = 0, len(queue) + 1, len(queue)
         while fit + 1 < above:
-            todo = self._instructions([*inside, *queue[:count]])
+            todo = yield from self._instructions([*inside, *queue[:count]])
             total = sum(t.budget for t in todo)
             if (inside, queue) != self._waiting():
                 return total
@@ -182,13 +181,13 @@ class GlobalController:
             self.because = because
             self.world.soon(self._replan)
 
-    def _replan(self) -> None:
+    def _replan(self) -> Errand[None]:
         """Plan all jobs that are in anew; where that does not fit, the old plans stay."""
         because, self.because = self.because, None
         assert because is not None
         members, _ = self._waiting()
         if members:
-            todo = self._instructions(members)
+            todo = yield from self._instructions(members)
             total = sum(t.budget for t in todo)
             if members == self._waiting()[0]:  # who came or went meanwhile has had all planned anew as well
                 self._log("replan", because, total)
@@ -199,11 +198,11 @@ class GlobalController:
                         m.drift.accept(m.forecast.ns)
                 self.asked |= bool(self.queue)  # with what is known now, those who wait may fit
 
-    def _instructions(self, members: Sequence[Member]) -> list[Instructions]:
-        """Have jobs planned together."""
+    def _instructions(self, members: Sequence[Member]) -> Errand[list[Instructions]]:
+        """Have jobs planned together, while others go on."""
         others = len(members) - 1
         tasks = [Task(m.job.trace, m.forecast.beside(others), m.job.ratio) for m in members]
-        return self.world.aside(partial(self._planned, members, tasks))
+        return (yield partial(self._planned, members, tasks))
 
     def _planned(self, members: Sequence[Member], tasks: Sequence[Task]) -> list[Instructions]:
         """Plan for the capacity; where loads fit it but placements do not, for as much less."""

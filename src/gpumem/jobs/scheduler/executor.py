@@ -1,10 +1,10 @@
 """The executor of one job: walks the ops of its plan, iteration by iteration (section 3.2).
 
-It is a generator, so that the same walk runs under a simulated clock and in a thread with real streams. It yields what
-it cannot do itself, and goes on when that is done::
+It is a generator, so that the same walk runs under a simulated clock and with real streams. It yields what it cannot
+do itself, and goes on when that is done::
 
     k >= 0   the kernel of op k runs from now on; send the ns that it took when it has ended
-    WAIT     go on when `missing` is 0
+    WAIT     go on when the world resumes it
     TURN     go on at once, but after everybody else who has something to do at this instant
 
 Kernels run one at a time, each from when the job's host has handed it over (the world says when). Copies do not wait
@@ -15,20 +15,25 @@ Whenever the executor must wait for a copy, that copy is due at once; a copy-in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
 from gpumem.jobs.scheduler.instructions import Instructions
-from gpumem.jobs.scheduler.memory import JobMemory, Request
+from gpumem.jobs.scheduler.memory import JobMemory, Latch, Request
 from gpumem.jobs.scheduler.swaps import Swaps, Transfer
 from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE
 
 WAIT, TURN = -1, -2
 WAITS = ("host", "copy", "memory", "boundary", "admission")
 Walk = Generator[int, int, None]
+T = TypeVar("T")
+Plans = list[Instructions]
+Errand = Generator[
+    Callable[[], Plans], Plans, T
+]  # of the controller: yields what takes long, is sent what that returns
 
 
 class Controller(Protocol):
@@ -60,11 +65,8 @@ class World(Protocol):
     def at(self, ns: int, act: Callable[[], None]) -> None:
         """Do something at a time."""
 
-    def soon(self, act: Callable[[], None]) -> None:
-        """Do something that nobody waits for."""
-
-    def aside(self, work: Callable[[], list[Instructions]]) -> list[Instructions]:
-        """Return what takes long while others go on."""
+    def soon(self, errand: Callable[[], Errand[None]]) -> None:
+        """Run an errand that nobody waits for."""
 
     def launch(self, executor: Executor) -> None:
         """Let a job begin."""
@@ -78,11 +80,14 @@ class World(Protocol):
     def resume(self, executor: Executor) -> None:
         """All that the executor waited for is there."""
 
-    def change(self, executor: Executor) -> None:
-        """Lay the device out for the executor's new plan; what crosses the boundary keeps its value."""
+    def change(self, executor: Executor) -> Iterable[int]:
+        """Lay the device out for the executor's new plan; what crosses the boundary keeps its value.
 
-    def release(self, executor: Executor) -> None:
-        """The job leaves the device."""
+        Yields, as a walk does, what there is to wait for.
+        """
+
+    def release(self, executor: Executor) -> Iterable[int]:
+        """The job leaves the device; yields as `change`."""
 
 
 class Executor:
@@ -97,7 +102,7 @@ class Executor:
     ) -> None:
         self.job, self.place = job, place
         self.world, self.controller, self.drain = world, controller, drain
-        self.iteration = self.missing = 0
+        self.iteration = 0
         self.rows: list[tuple[int, int, int, int]] = []
         self.waits = dict.fromkeys(WAITS, 0)
         self._take(todo)
@@ -132,12 +137,6 @@ class Executor:
     def began(self, transfer: Transfer) -> None:
         """An engine has taken a copy up."""
         self.say("in" if transfer.into else "out", transfer.part, transfer.iteration)
-
-    def arrived(self) -> None:
-        """One thing less to wait for."""
-        self.missing -= 1
-        if not self.missing:
-            self.world.resume(self)
 
     def walk(self) -> Walk:
         """Launch; iterate and change plans; leave."""
@@ -194,8 +193,7 @@ class Executor:
         """Wait until the host hands an op over; copies that are not due meanwhile take their time."""
         since = self.now
         if (ns := self.world.handed_over(self, op)) > since:
-            self.missing = 1
-            self.world.at(ns, self.arrived)
+            self.world.at(ns, partial(self.world.resume, self))
             yield WAIT
             self.waits["host"] += self.now - since
 
@@ -215,13 +213,13 @@ class Executor:
     def _settle(self, transfers: Sequence[Transfer], request: Request | None = None, *, passive: bool = False) -> Walk:
         """Wait until copies have ended and memory is granted; the copies become due at once."""
         asked = [request] if request is not None and request.at < 0 else []
-        self.missing = len(transfers) + len(asked)
-        if not self.missing:
+        if not (transfers or asked):
             return
+        latch = Latch(len(transfers) + len(asked), partial(self.world.resume, self))
         for waited in asked:
-            waited.granted = self.arrived
+            waited.granted = latch.arrive
         for transfer in transfers:
-            transfer.awaited = True
+            transfer.awaiting.append(latch)
         self.swaps.hurry(transfers, asked, passive=passive)
         yield WAIT
 
@@ -249,7 +247,7 @@ class Executor:
         self.memory.clear()
         self._take(new)
         self.memory.start(new.device.values())
-        self.world.change(self)
+        yield from self.world.change(self)
         self.controller.adopted(self)
         for b in sorted(new.device.keys() - old.device.keys()):
             self.swaps.passive += 1  # counted in the iteration that needs them
@@ -261,7 +259,7 @@ class Executor:
         """End all copies, give everything back."""
         yield from self._settle(list(self.swaps.open))
         self.memory.clear()
-        self.world.release(self)
+        yield from self.world.release(self)
         self._log("leave")
         yield TURN
         self.controller.left(self)

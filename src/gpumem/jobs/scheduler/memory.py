@@ -27,6 +27,20 @@ class Resident:
 
 
 @dataclass(slots=True, eq=False)
+class Latch:
+    """Does something when so many things have come: what whoever waits for several of them hands to each."""
+
+    left: int
+    then: Callable[[], None]
+
+    def arrive(self) -> None:
+        """One thing less to wait for."""
+        self.left -= 1
+        if not self.left:
+            self.then()
+
+
+@dataclass(slots=True, eq=False)
 class Request:
     """Parts that one op needs, together; `at`: when all were there (-1: not yet), and what to call then.
 

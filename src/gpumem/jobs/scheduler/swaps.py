@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
-from gpumem.jobs.scheduler.memory import JobMemory, Request
+from gpumem.jobs.scheduler.memory import JobMemory, Latch, Request
 
 
 @dataclass(slots=True, eq=False)
 class Transfer:
     """A copy between device part `part` and the host, of `size` bytes; `into` the device or out of it.
 
-    It is ready when `blockers` is 0: its time has come, its memory is granted, the copies that it depends on have
-    ended. `undue`: its time has not come yet. `awaited`: the executor stands still until it has ended, which it has at
-    ns `end` (-1: not yet).
+    `blockers`: its time must come, its memory be granted, the copies that it depends on end; then it is ready. `undue`:
+    its time has not come yet. `awaiting`: who goes on when it has ended, which it has at ns `end` (-1: not yet).
     """
 
     iteration: int
@@ -31,10 +31,9 @@ class Transfer:
     due: int
     needs: list[Transfer]
     request: Request | None = None  # of the part's bytes
-    blockers: int = 0
     undue: bool = False
-    dependents: list[Transfer] = field(default_factory=list)
-    awaited: bool = False
+    blockers: Latch | None = None
+    awaiting: list[Latch] = field(default_factory=list)
     end: int = -1
 
 
@@ -53,9 +52,6 @@ class Owner(Protocol):
 
     def ready(self, transfer: Transfer) -> None:
         """Copy as soon as the engine is free."""
-
-    def arrived(self) -> None:
-        """One thing less that the executor waits for."""
 
 
 class Swaps:
@@ -77,33 +73,25 @@ class Swaps:
         if t.op >= 0:
             self.last[t.op] = t
         t.undue = t.due > self.owner.now
-        t.blockers = len(t.needs) + t.undue
+        t.blockers = Latch(len(t.needs) + t.undue + 1, partial(self.owner.ready, t))  # and its memory
         for earlier in t.needs:
-            earlier.dependents.append(t)
-        if t.request is not None and t.request.at < 0:
-            t.blockers += 1
-            t.request.granted = lambda: self._granted(t)
-        else:
-            self.memory.held[t.part].copies += 1
+            earlier.awaiting.append(t.blockers)
         if t.undue:
             self.owner.alarm(t)
-        if not t.blockers:
-            self.owner.ready(t)
+        if t.request is not None and t.request.at < 0:
+            t.request.granted = partial(self._granted, t, t.blockers)
+        else:
+            self._granted(t, t.blockers)
 
-    def _granted(self, t: Transfer) -> None:
+    def _granted(self, t: Transfer, blockers: Latch) -> None:
         self.memory.held[t.part].copies += 1
-        self._unblock(t)
-
-    def _unblock(self, t: Transfer) -> None:
-        t.blockers -= 1
-        if not t.blockers:
-            self.owner.ready(t)
+        blockers.arrive()
 
     def due(self, t: Transfer) -> None:
         """Its time has come, or somebody waits for it."""
-        if t.undue:
+        if t.undue and t.blockers is not None:
             t.undue = False
-            self._unblock(t)
+            t.blockers.arrive()
 
     def ended(self, t: Transfer) -> None:
         """The engine is done with it."""
@@ -111,10 +99,8 @@ class Swaps:
         self.open.remove(t)
         self.owner.say("in_end" if t.into else "out_end", t.part, t.iteration)
         self.memory.copied(t.part, t.end)
-        for later in t.dependents:
-            self._unblock(later)
-        if t.awaited:
-            self.owner.arrived()
+        for latch in t.awaiting:
+            latch.arrive()
 
     def hurry(self, wanted: Iterable[Transfer], requests: Collection[Request], *, passive: bool) -> None:
         """Make due what the executor waits for: copies, memory, and what must end before; `passive`: an op waits."""

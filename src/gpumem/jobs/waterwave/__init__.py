@@ -4,7 +4,7 @@ Read `node_groups` first, then `pipeline` (which of them run side by side) and `
 `balanced` searches the groups as well, `priorities` says whose turn it is. `sharing_policies` are ways of sharing by
 name, the paper's and its baselines; `rounds` lets jobs come and go by the simulated clock, `co_run` runs them with real
 bytes. `threads` hands node groups over in real threads, with a `barrier` between slots. `algorithm1` is the paper's
-schedule as printed, `op_order` the order of a job's ops.
+schedule as printed, `op_order` the order of a job's ops, `slot_log` what ran when, `round_clock` what a round takes.
 """
 
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         waterwave as waterwave,
         waterwave_s as waterwave_s,
     )
+    from gpumem.jobs.waterwave.slot_log import GroupRun as GroupRun, OpRun as OpRun, SlotLog as SlotLog
     from gpumem.jobs.waterwave.threads import PipelineExecutor as PipelineExecutor
 
 face(__name__)

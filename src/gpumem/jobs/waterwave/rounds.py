@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, JobRun, Outcome
 from gpumem.jobs.waterwave.co_schedule import Together, together
+from gpumem.jobs.waterwave.pipeline import Pipeline
 from gpumem.jobs.waterwave.priorities import by_weight
+from gpumem.jobs.waterwave.round_clock import RoundClock
 from gpumem.jobs.waterwave.sharing_policies import Way, temporal, waterwave
+from gpumem.jobs.waterwave.slot_log import PipelineStart, SlotLog
 from gpumem.simulator.machine import Machine
-from gpumem.simulator.sharing import share
-from gpumem.simulator.simulate import simulate
-from gpumem.trace import I64
 
 
 @dataclass(slots=True)
@@ -51,6 +49,7 @@ def simulate_together(
     hosts: int = 1,
     weights: Sequence[int] | None = None,
     made: Callable[[Sequence[Job], Together], object] = lambda jobs, both: None,
+    log: SlotLog | None = None,
 ) -> Outcome:
     """Run jobs together by a way of sharing, from when they arrive to when they leave.
 
@@ -71,19 +70,19 @@ def simulate_together(
         Iterations of each job in a round, for a way that takes `turns`: see `by_weight`. By default 1.
     made : callable
         Told the jobs that are in and what they do together, for each set of them.
+    log : SlotLog, optional
+        Is filled with what runs when, op by op, for `gpumem.check.waterwave`.
 
     Returns
     -------
     Outcome
-        Its log has no ops: they are those of the traces of `together`, one for each set of jobs. `replan` is a new
-        pipeline. An iteration begins when the job's last one has ended, so waiting for its slots is part of it.
+        Its log has no ops: these go to the `log`. `replan` is a new pipeline. An iteration begins when the job's last
+        one has ended, so waiting for its slots is part of it.
 
     Raises
     ------
     ValueError
         No jobs, two of one name, not one weight for each; as `way`.
-    Infeasible
-        Jobs that are in fit neither by `way` nor in turn when another one has left. A note names that which needs most.
 
     Notes
     -----
@@ -92,7 +91,8 @@ def simulate_together(
     in get a new pipeline, if they are others than before. A newcomer that does not fit beside the others waits, in the
     order of arrival; one that does not fit alone is refused. Those that are in may fit beside one that leaves and not
     without it, as halves of iterations then meet others: until one comes or goes they run whole iterations in turn
-    (`temporal`). While a pipeline fills and drains, a group whose partner belongs to another round runs alone.
+    (`temporal`). A pipeline fits if its `bound` does: what a pair holds at an instant does not follow issue order.
+    While a pipeline fills and drains, a group whose partner belongs to another round runs alone.
 
     Examples
     --------
@@ -110,28 +110,7 @@ def simulate_together(
     if weights is not None and len(weights) != len(jobs):
         raise ValueError(f"weights: {len(weights)} of them for {len(jobs)} jobs")
     weight = {} if weights is None else {job.name: mine for job, mine in zip(jobs, weights)}
-    return _Session(jobs, machine, capacity, way, slowdown, hosts, weight, made).run()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pace:
-    """What rounds take while a pipeline fills, when it is full, and while it drains, and when each op ends in them."""
-
-    rounds: Sequence[tuple[int, I64]]
-    over: int  # rounds that follow the last one in which something begins
-
-    def when(self, k: int, count: int) -> tuple[int, int]:
-        """Of round `k`, if iterations begin in `count` rounds: its kind, 0 to 2, and when it begins."""
-        filling, full, draining = (ns for ns, _ in self.rounds)
-        if k == 0:
-            return 0, 0
-        return 1 + (k >= count), filling + (min(k, count) - 1) * full + max(k - count, 0) * draining
-
-    def ends(self, both: Together, j: int) -> list[tuple[int, list[int]]]:
-        """Of each turn of a job, in how many rounds and when it ends there, by kind of round."""
-        last = [np.flatnonzero(both.turn == t) for t in both.pipeline.turns_of(j)]
-        found = [mine[np.argmax(both.lag[mine] * both.trace.n + mine)] for mine in last]
-        return sorted((int(both.lag[x]), [int(end[x]) for _, end in self.rounds]) for x in found)
+    return _Session(jobs, machine, capacity, way, slowdown, hosts, weight, made, log).run()
 
 
 class _Session:
@@ -145,11 +124,12 @@ class _Session:
         hosts: int,
         weight: Mapping[str, int],
         made: Callable[[Sequence[Job], Together], object],
+        slots: SlotLog | None,
     ) -> None:
         self.machine, self.capacity, self.way, self.slowdown, self.hosts = machine, capacity, way, slowdown, hosts
         self.weight, self.tell = weight, made
-        self.ran: Together | None = None  # in the last rounds, and how long they take
-        self.pace = _Pace((), 0)
+        self.clock: RoundClock | None = None  # of the last rounds
+        self.slots, self.slot = slots, 0
         self.all = [_Running(job) for job in jobs]
         self.log: list[Event] = []
         self.coming = sorted(self.all, key=lambda one: one.job.arrival)
@@ -217,56 +197,60 @@ class _Session:
     def in_turn(self) -> Together:
         """What those that are in do where they do not fit by the way: without it time would stand still for ever."""
         names = tuple(one.job.name for one in self.inside)
-        if names not in self.turns:
-            try:
-                self.turns[names] = self.shared(temporal, self.inside)
-            except Infeasible as error:
-                who = ", ".join(names)
-                error.add_note(f"jobs {who:.60}: they ran beside one that has left, and do not fit without it")
-                raise
+        if names not in self.turns:  # they fit: at rest and in turn nobody needs more than beside one that has left
+            self.turns[names] = self.shared(temporal, self.inside)
         return self.turns[names]
 
     def shared(self, way: Way, members: Sequence[_Running]) -> Together:
         """What these jobs do together by a way."""
         turns = {"turns": by_weight([self.weight[one.job.name] for one in members])} if self.weight else {}
         found = way([one.job.trace for one in members], self.machine, self.capacity, **turns)
+        # Within the limit in issue order is not enough (waterwave-s): by the clock a pair's ops come in another order.
+        if (most := int(found.bound().max())) > self.capacity:
+            raise NotReached(most, self.capacity, hint="node groups get lower (waterwave)")
         return together(found, self.machine, hosts=self.hosts)
 
     def rounds(self, both: Together) -> None:
         """Run as many rounds as nobody has to come or go in, and end what they have begun."""
-        if both is not self.ran:
+        if self.clock is None or both is not self.clock.both:
             self.tell([one.job for one in self.inside], both)
-            self.ran, self.pace = both, self.paced(both)
-        pace = self.pace
-        ends = [pace.ends(both, j) for j in range(len(self.inside))]
-        count = max(min(self.until(one, mine, pace) for one, mine in zip(self.inside, ends)), 1)
-        for one, mine in zip(self.inside, ends):
-            begun = [(pace.when(k + lag, count), ns) for k in range(count) for lag, ns in mine]
-            found = [self.now + start + ns[kind] for (kind, start), ns in begun][: one.left]
+            self.clock = RoundClock(both, self.machine, self.slowdown)
+        clock, names = self.clock, tuple(one.job.name for one in self.inside)
+        if self.slots is not None:
+            self.slots.pipelines.append(PipelineStart(self.slot, names, both.pipeline))
+        count = max(min(self.until(one, clock.ends(j), clock.full.ns) for j, one in enumerate(self.inside)), 1)
+        begun, ends = self.begun(both.pipeline, count), [list[int]() for _ in names]
+        for k in range(count + clock.over):
+            mine = begun[k : k + clock.over + 1][::-1]
+            for t, cell in clock.last.items():
+                if t in mine[cell.lag]:
+                    ends[both.pipeline.turns[t].job].append(self.now + int(clock.round(mine).end[cell.ops[-1]]))
+            if self.slots is not None:
+                self.slots.groups += clock.runs(mine, names, self.now, self.slot)
+            self.now += clock.round(mine).ns
+            self.slot += both.pipeline.period
+        for one, found in zip(self.inside, ends):
             first = len(one.ends)
-            self.log += [Event(ns, one.job.name, "iteration", first + k) for k, ns in enumerate(found)]
-            one.ends += found
+            one.ends += sorted(found)
+            self.log += [Event(ns, one.job.name, "iteration", first + k) for k, ns in enumerate(one.ends[first:])]
         self.peak = max(self.peak, both.trace.peak_load)
-        self.now += pace.when(count + pace.over, count)[1]
 
-    def paced(self, both: Together) -> _Pace:
-        """What the first, any other and the last round of a pipeline take."""
-        works = [both.lag == 0, both.lag >= 0, both.lag > 0]  # while it fills, when it is full, while it drains
-        lines = []
-        for mine in works if (both.lag > 0).any() else works[1:2]:
-            alone = self.machine.durations(both.trace)
-            part = replace(both.trace.ops, duration=np.where(mine, alone, 0))
-            line = simulate(share(replace(both.trace, ops=part), self.machine, self.slowdown), self.machine)
-            met = line.end[(both.slot == 0) & (both.turn < 0)].max()  # a stream that is idle has its syncs early
-            lines.append((line.makespan, line.end - met))
-        return _Pace(lines if len(lines) == 3 else lines * 3, over=int(both.lag.max()))
+    def begun(self, line: Pipeline, count: int) -> list[dict[int, int]]:
+        """Of `count` rounds, which turns begin an iteration, and which; before and behind them nothing does."""
+        following = [range(len(one.ends), one.job.iterations).__iter__() for one in self.inside]
+        rounds = [
+            {t: k for t, turn in enumerate(line.turns) if (k := next(following[turn.job], None)) is not None}
+            for _ in range(count)
+        ]
+        nothing = [dict[int, int]()] * self.clock.over if self.clock else []
+        return [*nothing, *rounds, *nothing]
 
-    def until(self, one: _Running, ends: Sequence[tuple[int, Sequence[int]]], pace: _Pace) -> int:
+    def until(self, one: _Running, ends: Sequence[tuple[int, int]], period: int) -> int:
         """In how many rounds the job has ended its iterations, or is to leave, or another one has come."""
-        period = max(pace.rounds[1][0], 1)  # one that takes no time
+        period = max(period, 1)  # one that takes no time
         found = [-(-one.left // len(ends))]
         if one.job.leave is not None:
-            last = max(lag * period + ns[1] for lag, ns in ends)
+            last = max(lag * period + ns for lag, ns in ends)
             found.append(1 + -(-(one.job.leave - self.now - last) // period))
         if self.coming:
             found.append(-(-(self.coming[0].job.arrival - self.now) // period))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from queue import SimpleQueue
 from threading import Lock, Thread
+from time import perf_counter_ns
 
 from gpumem.base.names import choice
 from gpumem.jobs.waterwave.barrier import CounterBarrier
 from gpumem.jobs.waterwave.pipeline import Pipeline, Turn
+from gpumem.jobs.waterwave.slot_log import GroupRun, PipelineStart, SlotLog
 
 Plan = Callable[[tuple[str, ...]], Pipeline]
 Call = Callable[[str, int, int], object]
@@ -48,6 +51,9 @@ class PipelineExecutor:
         `enter(stream)` is the first call in each new thread, for CUDA `cuda.core.Device().set_current()`.
     timeout : float, optional
         Seconds for which a stream waits for another one at most; by default as long as it takes.
+    log : SlotLog, optional
+        Is filled with what is handed over when, for `gpumem.check.waterwave`. Iterations of a job that comes back are
+        counted on.
 
     Notes
     -----
@@ -85,10 +91,14 @@ class PipelineExecutor:
         wait: Hook | None = None,
         enter: Hook | None = None,
         timeout: float | None = None,
+        log: SlotLog | None = None,
     ) -> None:
         self.plan, self.call, self.timeout = plan, call, timeout
+        self.log = log
         self.signal, self.wait, self.enter = (hook or (lambda stream: None) for hook in (signal, wait, enter))
         self._members: dict[str, _Member] = {}
+        self._begun = Counter[str]()  # iterations of each job
+        self._slots = 0  # of all pipelines so far
         self._changed = self._running = False
         self._lock = Lock()
 
@@ -161,16 +171,17 @@ class PipelineExecutor:
             self._members = {job: member for job, member in self._members.items() if not member.done}
             return tuple(self._members)
 
-    def _begins(self, job: str) -> bool:
-        """Whether a job begins an iteration now."""
+    def _begins(self, job: str) -> int | None:
+        """Return which iteration a job begins now; None where it does not."""
         with self._lock:
             member = self._members[job]
             if member.done:
-                return False
+                return None
             if member.left is not None:
                 member.left -= 1
                 self._changed |= member.left == 0
-            return True
+            self._begun[job] += 1
+            return self._begun[job] - 1
 
 
 class _Rounds:
@@ -181,14 +192,16 @@ class _Rounds:
             raise ValueError(
                 f"plan: it returned a pipeline of {len(pipeline.parts)} jobs for {len(jobs)}: {jobs!r:.60}"
             )
-        self.executor, self.jobs = executor, jobs
+        self.executor, self.jobs, self.first = executor, jobs, executor._slots
+        if executor.log is not None:
+            executor.log.pipelines.append(PipelineStart(self.first, jobs, pipeline))
         self.cells: list[list[tuple[int, Turn, int] | None]] = [[None] * pipeline.period for _ in pipeline.rows()]
         for t, turn in enumerate(pipeline.turns):
             for group, (slot, stream) in enumerate(zip(turn.slot, turn.stream)):
                 self.cells[stream][slot % pipeline.period] = t, turn, group
         streams = len(self.cells)
         self.barriers = [CounterBarrier(streams, streams) for _ in range(pipeline.period)]  # before each slot
-        self.active = [False] * len(pipeline.turns)  # is the turn in the middle of an iteration
+        self.active: list[int | None] = [None] * len(pipeline.turns)  # the iteration that a turn is in the middle of
         self.begun: list[bool] = []  # of each round, whether turns begin in it
         self.lock = Lock()
 
@@ -232,7 +245,7 @@ class _Rounds:
                 if slot == 0 and not self._goes_on(k):
                     return
                 if (cell := mine[slot]) is not None:
-                    self._group(stream, k, *cell)
+                    self._group(stream, k, self.first + k * period + slot, *cell)
                 self.executor.signal(stream)
                 self.barriers[(slot + 1) % period].leaf(limit)
 
@@ -241,20 +254,24 @@ class _Rounds:
         with self.lock:
             if k == len(self.begun):
                 self.begun.append(k == 0 or not self.executor._changed)
-                self.last = not (self.begun[k] or any(self.active))
+                self.last = not self.begun[k] and all(mine is None for mine in self.active)
+                self.executor._slots = self.first + k * len(self.barriers)
             return not self.last
 
-    def _group(self, stream: int, k: int, t: int, turn: Turn, group: int) -> None:
+    def _group(self, stream: int, k: int, slot: int, t: int, turn: Turn, group: int) -> None:
         """Run a node group, if its turn is in the middle of an iteration or begins one."""
         job = self.jobs[turn.job]
         if group == 0:
-            self.active[t] = self.begun[k] and self.executor._begins(job)
-        if not self.active[t]:
+            self.active[t] = self.executor._begins(job) if self.begun[k] else None
+        if (iteration := self.active[t]) is None:
             return
+        start = perf_counter_ns()
         try:
             self.executor.call(job, group, stream)
         except BaseException as error:
             error.add_note(f"job {job!r}, node group {group}")
             raise
+        if self.executor.log is not None:
+            self.executor.log.groups.append(GroupRun(job, iteration, group, stream, slot, start, perf_counter_ns()))
         if group == len(turn.slot) - 1:
-            self.active[t] = False
+            self.active[t] = None
