@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.papers import three_ways
 from benchmarks.suites.suite import Results, Suite
 from gpumem import swap
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.units import fraction, percent
-from gpumem.cli.common.args import add_machine, target_of
+from gpumem.cli.common.args import add_machine, finite, target_of
 from gpumem.cli.common.files import traces_of
 from gpumem.cli.common.parser import Parser
 from gpumem.cli.common.planners import add_planner, planners_asked
 from gpumem.cli.common.progress import Progress
+from gpumem.io import bundled
 from gpumem.pipeline import report
 from gpumem.simulator import Machine, Realised, Uncertainty, realised
 from gpumem.trace import Trace
@@ -27,7 +29,10 @@ PARTS = {
     "rows": "Overheads as planned, and in the median and the 95th percentile of draws; capacity clock",
     "robust": "The plan for sigma 0.3 beside the search for the estimates, and the best other planner's",
     "sums": "In how many of these cases",
+    "sharing": "Three ways for jobs to share a GPU, by capacity (of their peaks added up) and arrivals, at sigma 0.3",
 }
+CROWDS = (("vgg16", "vgg16"), ("vgg16", "resnet18", "vgg16"))
+SEVERAL, ONE = 5, 1  # draws of a crowd
 SIGMAS, AT = (0.1, 0.3, 0.5), 0.3
 LIMITS = "70%,50%"
 ROBUST = f"search, robust {AT}"
@@ -44,6 +49,7 @@ def options(p: Parser) -> None:
     add_machine(p, "gtx1080ti")
     p.add_argument("--limits", default=LIMITS, metavar="L[,L]", help="parts of the peak load (default: 70%%,50%%)")
     p.add_argument("--effort", type=float, default=0.05, metavar="X", help="of the searches (default: %(default)s)")
+    p.add_argument("--slowdown", type=float, default=0.5, metavar="S", help="of jobs: as in gpumem jobs (default: 0.5)")
     p.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws that judge (default: %(default)s)")
 
 
@@ -59,11 +65,16 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     limits = [fraction(part, "--limits") for part in args.limits.split(",")]
     named = args.trace or (["vgg16", "mlp3"] if args.quick else [])
     cases = [(trace, part) for trace in traces_of(named, machine, progress, args.workspaces) for part in limits]
+    finite(args, "slowdown")
     rows: list[Row] = []
-    for trace, part in progress.over(cases):
+    for trace, part in progress.over(cases if {"rows", "robust", "sums"} & {*parts} else []):
         rows += _rows(trace, part, machine, planners, args.seed, draws, progress)
-    compared = [*_compared(rows)]
-    return {"rows": rows, "robust": compared, "sums": [_sums(compared)] if compared else []}
+    compared, off = [*_compared(rows)], Uncertainty(spread=AT, seed=args.seed)
+    sharing: list[Row] = []
+    for names in CROWDS if "sharing" in parts else ():
+        crowd = three_ways.Crowd(tuple(map(bundled, names)), machine, args.slowdown, off)
+        sharing += three_ways.rows(crowd, ONE if args.quick else SEVERAL, progress)
+    return {"rows": rows, "robust": compared, "sums": [_sums(compared)] if compared else [], "sharing": sharing}
 
 
 def _rows(
@@ -157,5 +168,5 @@ def sum_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-TABLES = {"rows": row_table, "robust": robust_table, "sums": sum_table}
+TABLES = {"rows": row_table, "robust": robust_table, "sums": sum_table, "sharing": three_ways.table}
 SUITE = Suite("uncertain", "plans where durations are off", PARTS, options, measure, lambda: TABLES, quick=QUICK)
