@@ -14,7 +14,7 @@ from gpumem.check.event_log import LoggedEvent
 from gpumem.check.jobs import jobs
 from gpumem.check.memory import budget, placement
 from gpumem.check.rules import RULES
-from gpumem.check.slot_log import LoggedSlots
+from gpumem.check.slot_log import LoggedGroup, LoggedPipeline, LoggedSlots
 from gpumem.check.waterwave import waterwave
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
@@ -24,6 +24,8 @@ from gpumem.trace.placement import Placement
 __all__ = [
     "RULES",
     "LoggedEvent",
+    "LoggedGroup",
+    "LoggedPipeline",
     "LoggedSlots",
     "budget",
     "data_flow",

@@ -147,7 +147,8 @@ class Planned(Shown):
         >>> import gpumem
         >>> from gpumem.simulator import Uncertainty
         >>> planned = gpumem.plan(gpumem.bundled("vgg16"), "gtx1080ti", load="50%", planner="autoswap")
-        >>> print(planned.under(Uncertainty(spread=0.3)).realised)  # planned: 8.92 %
+        >>> print(planned.under(Uncertainty(spread=0.3)).realised)  # as planned 7.75 %
+        median 9.36%, 95th percentile 15.11% of 100 draws
         """
         placed = self.load is None
         placements = (self.before.placement, self.placement) if placed else None

@@ -106,6 +106,8 @@ def realised(
     >>> for spread in (0.0, 0.5):
     ...     found = realised(trace, planned, machine, Uncertainty(spread=spread), capacity=limit, draws=20)
     ...     print(found)
+    median 0.00%, 95th percentile 0.00% of 20 draws
+    median 2.11%, 95th percentile 7.24% of 20 draws
     """
     if draws < 1:
         raise ValueError(f"draws: {draws} is below 1")

@@ -37,7 +37,12 @@ if TYPE_CHECKING:
         waterwave as waterwave,
         waterwave_s as waterwave_s,
     )
-    from gpumem.jobs.waterwave.slot_log import GroupRun as GroupRun, OpRun as OpRun, SlotLog as SlotLog
+    from gpumem.jobs.waterwave.slot_log import (
+        GroupRun as GroupRun,
+        OpRun as OpRun,
+        PipelineStart as PipelineStart,
+        SlotLog as SlotLog,
+    )
     from gpumem.jobs.waterwave.threads import PipelineExecutor as PipelineExecutor
 
 face(__name__)
