@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 from zlib import crc32
 
@@ -75,11 +75,11 @@ def rows(crowd: Crowd, draws: int, progress: Callable[[str], None]) -> Iterator[
                 progress(f"{crowd.name} at {part:.0%}, {pattern}: {way}")
                 ran = [run(crowd, jobs, capacity, draw) for draw in range(draws)]
                 times = [makespan(out) / _after_another(crowd, jobs, k) for k, out in enumerate(ran) if _all_ran(out)]
-                waits = [np.mean([job.launch for job in out.jobs]) for out in ran if _all_ran(out)]
-                arrived = np.mean([job.arrival for job in jobs])
+                waits = [fmean(job.launch for job in out.jobs) for out in ran if _all_ran(out)]
+                arrived = fmean(job.arrival for job in jobs)
                 turn = sum(crowd.alone(0)) / len(jobs)
                 row[way] = median(times) if times else None
-                row[f"{way}_waits"] = float(median(waits) - arrived) / turn if waits else None
+                row[f"{way}_waits"] = (median(waits) - arrived) / turn if waits else None
             yield row
 
 

@@ -14,7 +14,7 @@ from gpumem.check.event_log import LoggedEvent
 from gpumem.check.jobs import jobs
 from gpumem.check.memory import budget, placement
 from gpumem.check.rules import RULES
-from gpumem.check.slot_log import LoggedGroup, LoggedPipeline, LoggedSlots
+from gpumem.check.slot_log import LoggedGroup, LoggedOp, LoggedPipeline, LoggedSchedule, LoggedSlots, LoggedTurn
 from gpumem.check.waterwave import waterwave
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
@@ -25,8 +25,11 @@ __all__ = [
     "RULES",
     "LoggedEvent",
     "LoggedGroup",
+    "LoggedOp",
     "LoggedPipeline",
+    "LoggedSchedule",
     "LoggedSlots",
+    "LoggedTurn",
     "budget",
     "data_flow",
     "everything",
