@@ -85,6 +85,7 @@ def test_what_a_plan_costs_where_durations_are_off(planned: Planned) -> None:
     assert "as it turns out" in slow.report().table() and "as it turns out" not in planned.report().table()
 
 
+@pytest.mark.thorough
 def test_a_plan_for_durations_that_may_be_off_is_no_dearer_in_a_pool() -> None:
     trace, off = gpumem.bundled("vgg16"), Uncertainty(spread=0.3, copy_noise=0.3)
     how = {"pool": "60%", "effort": 0.005, "uncertainty": off}

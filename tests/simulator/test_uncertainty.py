@@ -50,6 +50,7 @@ def test_draws_are_the_same_by_key_and_independent_otherwise() -> None:
         assert abs(np.corrcoef(np.log(off.lasting(5000, 1, 2)), np.log(other))[0, 1]) < 0.05
 
 
+@pytest.mark.jit
 def test_an_op_is_off_by_as_much_under_every_plan() -> None:
     """Also where it runs once more; else plans would be compared by luck."""
     off, ratio = Uncertainty(spread=0.5), dict[int, set[float]]()

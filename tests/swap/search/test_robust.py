@@ -18,6 +18,7 @@ from gpumem.trace import Trace
 from tests.strategies import machine_of, traces
 from tests.swap.search.oracles import check_plan, overhead
 
+pytestmark = pytest.mark.jit
 GTX = Machine.named("gtx1080ti")
 OFF = Uncertainty(spread=0.3, copy_noise=0.3)  # seeds below those that choose
 
@@ -43,6 +44,7 @@ def test_plans_pass_the_oracles_and_cost_little_more_where_nothing_is_off(data: 
     assert overhead(trace, target, plan, limit) <= overhead(trace, target, plain, limit) + robust.PRICE
 
 
+@pytest.mark.thorough
 def test_it_costs_less_where_durations_are_off() -> None:
     """By draws that did not choose it: no figure by construction."""
     trace = bundled("vgg16")
