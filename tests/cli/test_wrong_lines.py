@@ -36,7 +36,7 @@ USAGE = {
     "bound mlp3 --limit 70%": r"--limit: gpumem bound has no such option; did you mean '--load-limit'\? .*",
     "doctor --jason": r"--jason: gpumem doctor has no such option; did you mean '--json'\? .*",
     "doctor mlp3": r"'mlp3': gpumem doctor takes no such argument .*",
-    "bench pol": r"SUITE: 'pol' is unknown; there are swap, pool, .*, waterwave, planners, peers; did .* 'pool'\? .*",
+    "bench pol": r"SUITE: 'pol' is unknown; there are swap, pool, .*, planners, uncertain, peers; did .* 'pool'\? .*",
     "bench --what knees": r"--what: python -m benchmarks has no such option; options follow the command, .*",
     "--quiet paln": r"COMMAND: 'paln' is unknown; .*; did you mean 'plan'\? .*",
     # files

@@ -91,6 +91,7 @@ WRONG: dict[str, list[Any]] = {
     "algorithms": [{10**6: []}],
     "bound": [-5],
     "effort": [-1.0, 0.0, nan, inf],
+    "robust": [-0.1, 3.5, nan],
     "evaluations": [0, -1],
     "feedback": [-1],
     "free": ["foo"],

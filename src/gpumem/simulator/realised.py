@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpumem.base.arguments import strict
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import percent
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
@@ -19,8 +20,8 @@ from gpumem.trace.placement import Placement
 DRAWS = 100  # so that five of them are above the 95th percentile
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Realised:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Realised(Shown):
     """The overheads of one plan, a draw of durations each.
 
     Parameters
@@ -32,6 +33,9 @@ class Realised:
 
     uncertainty: Uncertainty
     overheads: F64
+
+    def _facts(self) -> Facts:
+        return {"median": percent(self.median), "95th percentile": percent(self.p95), "draws": len(self.overheads)}
 
     @property
     def median(self) -> float:

@@ -96,6 +96,7 @@ class Uncertainty:
         """Return what each of `n` ops takes of its lasting time in one iteration, float64[n]."""
         return _factors(self.noise, n, self.seed, ITERATION, *key)
 
+    @strict
     def copies(self, ns: I64, machine: Machine, *key: int) -> I64:
         """Return how long copies take that would take `ns` on a link that is whole and free, int64 of that shape."""
         rng = np.random.default_rng([self.seed, COPIES, *key])
