@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled
-from gpumem.simulator import Machine, Uncertainty, realised
+from gpumem.simulator import Machine, Realised, Uncertainty, realised
 from gpumem.swap import PLANNERS
 from gpumem.swap.plan import Plan
 from gpumem.swap.search import robust
@@ -60,12 +62,23 @@ def test_the_same_seed_gives_the_same_plan() -> None:
     assert ask(seed=3) == ask(seed=3)
 
 
-def test_a_candidate_that_costs_more_as_estimated_is_none() -> None:
-    """However well it does in draws: where nothing is off it would be missed."""
+@pytest.mark.parametrize(("price", "chosen"), [(robust.PRICE, "autoswap"), (1.0, "on-demand-nonblocking")])
+def test_a_candidate_that_costs_more_as_estimated_is_none(
+    monkeypatch: pytest.MonkeyPatch, price: float, chosen: str
+) -> None:
+    """However well it does in draws, as if all that copies on demand cost nothing there."""
     trace = bundled("vgg16")
     limit = trace.peak_load // 2
-    dear, cheap = (PLANNERS[name](trace, GTX, limit) for name in ("on-demand-nonblocking", "autoswap"))
-    assert robust.most_robust(trace, GTX, limit, OFF, lambda *_: dear, [lambda *_: cheap]) == cheap
+    plans = {name: PLANNERS[name](trace, GTX, limit) for name in ("autoswap", "on-demand-nonblocking")}
+    dear = len(plans["on-demand-nonblocking"].apply(trace).ops)
+
+    def drawn(trace: Trace, planned: Trace, *args: Any, **how: Any) -> Realised:
+        return Realised(OFF, np.full(4, 0.0 if len(planned.ops) == dear else 0.1))
+
+    monkeypatch.setattr(robust, "realised", drawn)
+    monkeypatch.setattr(robust, "PRICE", price)
+    others = [lambda *_: plans["on-demand-nonblocking"]]
+    assert robust.most_robust(trace, GTX, limit, OFF, lambda *_: plans["autoswap"], others) == plans[chosen]
 
 
 @pytest.mark.parametrize("sigma", [-0.1, 3.5])
