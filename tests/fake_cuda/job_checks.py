@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
@@ -174,7 +175,15 @@ def fixed(*plans: Plan, trace: Trace, delay: int = 0) -> Drawn:
 
 def planned_at_once() -> Any:
     """Plans are made by who asks for them, so there is one at the next boundary on a busy machine too."""
-    return patch.object(Threads, "soon", lambda world, act: act())
+
+    def soon(world: Threads, errand: Any) -> None:
+        running = errand()
+        with suppress(StopIteration):
+            work = next(running)
+            while True:
+                work = running.send(work())
+
+    return patch.object(Threads, "soon", soon)
 
 
 def check_a_change_of_plan_carries_the_values_over() -> None:
