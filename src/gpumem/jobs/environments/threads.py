@@ -7,8 +7,9 @@ takes long runs in other threads, and what comes of it goes on in the loop::
     threads      [ kernel of a ]       [ kernel of a           ] [ copy of a ]
                          [ kernel of b             planning         ]
 
-A job has one kernel at a time, a copy engine one copy: a thread submits it, and waits for it. Each job has a backend of
-its own, on which its trace lies placed.
+A job has one kernel at a time, a copy engine one copy: its thread submits it, and waits for it; plans are made in one
+more. Each job has a backend of its own, on which its trace lies placed, made in the job's thread: a context of CUDA is
+a thread's, so what fails where nobody has entered is the same each time.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from gpumem.jobs.scheduler.executor import TURN, WAIT, Errand, Executor, Plans, 
 from gpumem.jobs.scheduler.swaps import Transfer
 from gpumem.simulator.machine import Machine
 
+PLANNING, ENGINES = -1, (-2, -3)  # whose thread does something, beside those of jobs, by their places
 State = Mapping[str, MutableMapping[int, NDArray[Any]]]
 T = TypeVar("T")
 
@@ -57,7 +59,7 @@ class Threads:
         self.origin, self.now = time.perf_counter_ns(), 0
         self.count = 0
         self.alarms: list[tuple[int, int, Callable[[], None]]] = []
-        self.work = SimpleQueue[Callable[[], Callable[[], None]] | None]()  # what threads do
+        self.work: dict[int, SimpleQueue[Callable[[], Callable[[], None]] | None]] = {}  # what each thread does
         self.next = SimpleQueue[Callable[[], None]]()  # what the loop goes on with
         self.copies: list[deque[tuple[Executor, Transfer]]] = [deque(), deque()]  # of each engine: the first one runs
         self.errands: deque[Errand[None]] = deque()  # of the controller: the first one is under way
@@ -81,10 +83,10 @@ class Threads:
 
     def copy(self, executor: Executor, transfer: Transfer) -> None:
         """Queue a copy that is ready; the clock never stands still, so first come is first served."""
-        queue = self.copies[transfer.into and self.machine.duplex]
-        queue.append((executor, transfer))
-        if len(queue) == 1:
-            self.next.put(partial(self._start_copy, queue))
+        engine = int(transfer.into and self.machine.duplex)
+        self.copies[engine].append((executor, transfer))
+        if len(self.copies[engine]) == 1:
+            self.next.put(partial(self._start_copy, engine))
 
     def resume(self, executor: Executor) -> None:
         """Walk on when the loop comes to it."""
@@ -105,7 +107,7 @@ class Threads:
             self.running[executor.place] = prepared(executor, self.backend(), self.new_launch(job), values)
 
         self.walks[executor.place] = executor.walk()
-        self._aside(lay_out, partial(self._step, executor))
+        self._aside(executor.place, lay_out, partial(self._step, executor))
 
     def change(self, executor: Executor) -> Iterator[int]:
         """Read what crosses the boundary, lay the device out anew, write it back."""
@@ -117,7 +119,7 @@ class Threads:
             del self.running[at]  # its backend is the new one's from here on
             self.running[at] = prepared(executor, mine.backend, mine.launch, values)
 
-        self._aside(anew, lambda _: self.resume(executor))
+        self._aside(at, anew, lambda _: self.resume(executor))
         yield WAIT
 
     def release(self, executor: Executor) -> Iterator[int]:
@@ -132,14 +134,15 @@ class Threads:
             del self.running[executor.place]
             mine.backend.close()
 
-        self._aside(over, lambda _: self.resume(executor))
+        self._aside(executor.place, over, lambda _: self.resume(executor))
         yield WAIT
 
     # the loop, and what takes long
 
     def run(self, jobs: Sequence[Job], controller: GlobalController) -> list[Event]:
         """Go from end to end until all jobs are gone; what fails in a thread is raised here, when all have ended."""
-        threads = [Thread(target=self._thread) for _ in range(len(jobs) + 3)]  # of a job, two engines, planning
+        self.work = {whose: SimpleQueue() for whose in (*range(len(jobs)), PLANNING, *ENGINES)}
+        threads = [Thread(target=self._thread, args=[queue]) for queue in self.work.values()]
         with ExitStack() as left:
             left.callback(self._close, threads)
             for thread in threads:
@@ -153,8 +156,8 @@ class Threads:
 
     def _close(self, threads: Sequence[Thread]) -> None:
         """End all threads, give back what failures have left."""
-        for _ in threads:
-            self.work.put(None)
+        for queue in self.work.values():
+            queue.put(None)
         for thread in threads:
             thread.join()
         with ExitStack() as left:
@@ -175,16 +178,16 @@ class Threads:
         self.now = time.perf_counter_ns() - self.origin
         return self.now
 
-    def _aside(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+    def _aside(self, whose: int, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Have a thread do something, and go on in the loop with what it returns."""
-        self.work.put(lambda: partial(then, work()))
+        self.work[whose].put(lambda: partial(then, work()))
 
-    def _thread(self) -> None:
+    def _thread(self, queue: SimpleQueue[Callable[[], Callable[[], None]] | None]) -> None:
         """Do what takes long, one thing after another; what fails is raised in the loop."""
         try:
             if self.enter is not None:
                 self.enter()
-            while (work := self.work.get()) is not None:
+            while (work := queue.get()) is not None:
                 self.next.put(work())
         except BaseException as error:
             self.next.put(partial(self._fail, error))
@@ -201,9 +204,9 @@ class Threads:
         if what == TURN:
             self.resume(executor)
         elif what != WAIT:
-            self._submit(executor, what, partial(self._step, executor))
+            self._submit(executor.place, executor, what, partial(self._step, executor))
 
-    def _submit(self, executor: Executor, op: int, then: Callable[[int], None]) -> None:
+    def _submit(self, whose: int, executor: Executor, op: int, then: Callable[[int], None]) -> None:
         """Run one op to its end; go on with its ns."""
         mine = self.running[executor.place]
 
@@ -212,23 +215,23 @@ class Threads:
             mine.ended(op, token)
             then(ns)
 
-        self._aside(partial(mine.run, op, executor.iteration), ended)
+        self._aside(whose, partial(mine.run, op, executor.iteration), ended)
 
-    def _start_copy(self, queue: deque[tuple[Executor, Transfer]]) -> None:
+    def _start_copy(self, engine: int) -> None:
         """A copy engine takes up the first of its queue."""
-        executor, transfer = queue[0]
+        executor, transfer = self.copies[engine][0]
         executor.began(transfer)
         if transfer.op >= 0:
-            self._submit(executor, transfer.op, lambda _: self._copied(queue))
+            self._submit(ENGINES[engine], executor, transfer.op, lambda _: self._copied(engine))
         else:  # a change of plan carries its values over by itself
-            self._copied(queue)
+            self._copied(engine)
 
-    def _copied(self, queue: deque[tuple[Executor, Transfer]]) -> None:
-        executor, transfer = queue[0]
-        executor.swaps.ended(transfer)
-        queue.popleft()
-        if queue:
-            self._start_copy(queue)
+    def _copied(self, engine: int) -> None:
+        executor, transfer = self.copies[engine][0]
+        executor.swaps.ended(transfer)  # may queue others, which must not begin beside what is still the first
+        self.copies[engine].popleft()
+        if self.copies[engine]:
+            self._start_copy(engine)
 
     def _go_on(self, plans: Plans | None) -> None:
         """Let the first errand go on with what it has waited for."""
@@ -239,4 +242,4 @@ class Threads:
             if self.errands:
                 self._go_on(None)
         else:
-            self._aside(work, self._go_on)
+            self._aside(PLANNING, work, self._go_on)
