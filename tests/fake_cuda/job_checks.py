@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +21,7 @@ from gpumem.execute.cuda import Cuda
 from gpumem.execute.models import mlp
 from gpumem.jobs import Job, Outcome, Policy, run_jobs
 from gpumem.jobs.environments.backend_job import prepared
+from gpumem.jobs.environments.simulated import _Clock
 from gpumem.jobs.environments.threads import Threads
 from gpumem.kernels import reference
 from gpumem.pool.smartpool.offline import first_fit
@@ -175,15 +175,7 @@ def fixed(*plans: Plan, trace: Trace, delay: int = 0) -> Drawn:
 
 def planned_at_once() -> Any:
     """Plans are made by who asks for them, so there is one at the next boundary on a busy machine too."""
-
-    def soon(world: Threads, errand: Any) -> None:
-        running = errand()
-        with suppress(StopIteration):
-            work = next(running)
-            while True:
-                work = running.send(work())
-
-    return patch.object(Threads, "soon", soon)
+    return patch.object(Threads, "soon", _Clock.soon)
 
 
 def check_a_change_of_plan_carries_the_values_over() -> None:
