@@ -70,14 +70,14 @@ def rows(crowd: Crowd, draws: int, progress: Callable[[str], None]) -> Iterator[
     for part in CAPACITIES:
         for pattern, apart in ARRIVALS.items():
             jobs, capacity = crowd.jobs(apart), int(part * whole)
+            alone = [_after_another(crowd, jobs, k) for k in range(draws)]
+            arrived, turn = fmean(job.arrival for job in jobs), fmean(crowd.alone(0))
             row: Row = {"jobs": crowd.name, "capacity": part, "arrivals": pattern}
             for way, run in WAYS.items():
                 progress(f"{crowd.name} at {part:.0%}, {pattern}: {way}")
                 ran = [run(crowd, jobs, capacity, draw) for draw in range(draws)]
-                times = [makespan(out) / _after_another(crowd, jobs, k) for k, out in enumerate(ran) if _all_ran(out)]
+                times = [makespan(out) / in_order for out, in_order in zip(ran, alone) if _all_ran(out)]
                 waits = [fmean(job.launch for job in out.jobs) for out in ran if _all_ran(out)]
-                arrived = fmean(job.arrival for job in jobs)
-                turn = sum(crowd.alone(0)) / len(jobs)
                 row[way] = median(times) if times else None
                 row[f"{way}_waits"] = (median(waits) - arrived) / turn if waits else None
             yield row

@@ -20,7 +20,6 @@ from gpumem.pipeline.planned import Planned
 from gpumem.pipeline.report import Run
 from gpumem.pipeline.swap_and_place import FAR, Combined, at_load, cheapest, in_pool, settle
 from gpumem.simulator.machine import Machine
-from gpumem.simulator.realised import realised
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.simulator.timeline import Timeline
 from gpumem.simulator.uncertainty import Uncertainty
@@ -153,7 +152,9 @@ class Case(Shown):
             return estimated
 
         def cost(one: Combined) -> float:
-            return realised(self.trace, one.trace, self.machine, off, placements=(self.placement, one.placement)).p95
+            drawn = self.planned(one, self.judge(one), "").under(off).realised
+            assert drawn is not None
+            return drawn.p95
 
         return min(found, estimated, key=cost)
 

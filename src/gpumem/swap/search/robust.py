@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
-import numpy as np
-
 from gpumem.base import work
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Link, Machine
@@ -25,12 +23,12 @@ from gpumem.trace import Trace
 MARGINS = (1.2, 1.5, 2.0)  # times that copies take; not tuned
 DRAWN = 3  # plans for draws; not tuned
 PRICE = 0.01  # of an iteration: what a plan may cost more than the one for the estimates where nothing is off
-FEW, MANY = 16, 96  # draws by which all candidates are judged, and the best few once more
-FINAL = 4  # the best few
-
+FEW, MANY = 16, 96  # draws by which all candidates are judged, and the best few once more; not tuned
+FINAL = 4  # the best few; not tuned
 TRAINING = 2**31  # seeds of draws from here on choose between plans; tables draw below
 
 Plain = Callable[[Trace, Machine, int], Plan]
+Candidates = dict[Plan, Trace]  # plans, and what they make of the trace
 
 
 def off_by(sigma: float, seed: int) -> Uncertainty:
@@ -59,28 +57,29 @@ def most_robust(
     NotReached
         As `plain` does; what others miss is no candidate.
     """
-    found = list(dict.fromkeys(_candidates(trace, machine, limit, uncertainty, plain, others)))
-    costs = np.array([_estimated(trace, machine, limit, plan) for plan in found])
-    found = [plan for plan, cost in zip(found, costs) if cost <= costs[0] + PRICE]
+    found: Candidates = {}
+    for plan in _candidates(trace, machine, limit, uncertainty, plain, others):
+        if plan not in found and (swapped := plan.apply(trace)).peak_load <= limit:
+            found[plan] = swapped
+    costs = [_estimated(trace, machine, limit, swapped) for swapped in found.values()]
+    found = {plan: swapped for (plan, swapped), cost in zip(found.items(), costs) if cost <= costs[0] + PRICE}
     for draws in (FEW, MANY):
         if len(found) > 1 and not work.over():
             found = _best(found, trace, machine, limit, uncertainty, draws)
-    return found[0]
+    return next(iter(found))
 
 
 def _candidates(
     trace: Trace, machine: Machine, limit: int, uncertainty: Uncertainty, plain: Plain, others: Sequence[Plain]
 ) -> Iterator[Plan]:
-    """Plans that keep the limit, the one for the estimates first."""
+    """Plans of which some may be above the limit: the one for the estimates first, which is not."""
     yield plain(trace, machine, limit)
     asked = [partial(other, trace, machine, limit) for other in others]
     asked += [partial(plain, trace, _slower(machine, by), limit) for by in MARGINS]
     asked += [partial(plain, uncertainty.drawn(trace, machine, draw), machine, limit) for draw in range(DRAWN)]
     for ask in work.each(asked):
         with suppress(NotReached):
-            plan = ask()
-            if plan.apply(trace).peak_load <= limit:
-                yield plan
+            yield ask()
 
 
 def _slower(machine: Machine, by: float) -> Machine:
@@ -90,16 +89,18 @@ def _slower(machine: Machine, by: float) -> Machine:
     return machine.with_(out=link(machine.out), into=link(machine.into))
 
 
-def _estimated(trace: Trace, machine: Machine, limit: int, plan: Plan) -> float:
+def _estimated(trace: Trace, machine: Machine, limit: int, swapped: Trace) -> float:
     """The overhead where nothing is off."""
-    swapped = plan.apply(trace)
     return simulate(swapped, machine, capacity=limit).overhead(baseline(trace, machine, swapped))
 
 
 def _best(
-    plans: list[Plan], trace: Trace, machine: Machine, limit: int, uncertainty: Uncertainty, draws: int
-) -> list[Plan]:
+    found: Candidates, trace: Trace, machine: Machine, limit: int, uncertainty: Uncertainty, draws: int
+) -> Candidates:
     """The best few by the 95th percentile, best first; of equals, as of many that cost nothing, by the mean."""
-    rows = [realised(trace, p.apply(trace), machine, uncertainty, capacity=limit, draws=draws) for p in plans]
-    order = sorted(range(len(plans)), key=lambda k: (rows[k].p95, float(rows[k].overheads.mean()), k))
-    return [plans[k] for k in order[:FINAL]]
+
+    def cost(plan: Plan) -> tuple[float, float]:
+        drawn = realised(trace, found[plan], machine, uncertainty, capacity=limit, draws=draws)
+        return drawn.p95, float(drawn.overheads.mean())
+
+    return {plan: found[plan] for plan in sorted(found, key=cost)[:FINAL]}
