@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpumem.cli.common.args import check_file, one_word
+from gpumem.cli.common.args import add_measured, check_file, one_word, times_of
 from gpumem.cli.common.parser import Commands
 from gpumem.cli.common.progress import Progress, complain, tell
 from gpumem.cli.common.workloads import (
@@ -57,6 +57,7 @@ def add(commands: Commands) -> None:
     p.add_argument("--warmup", type=int, default=1, metavar="N", help="to run before those (default: %(default)s)")
     add_chunk(p)
     add_assume(p)
+    add_measured(p)
     p.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     p.set_defaults(run=run)
 
@@ -69,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     check_file(args.out, (".json", ".json.gz"))
     one_word(args, "device", DEVICES)
     words = words_of(args)
+    times = None if args.measured is None else times_of(args.measured)
     with Progress() as progress, as_script(words):
         progress(f"loading {shlex.join(words)}")
         make = workload_of(words, args.device)
@@ -76,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
         progress("recording")
         captured = record(make, args.device, name=name_of(words), **_sizes(args))
+    if times is not None:
+        captured = captured.timed(times)
     row = _written(captured, args)
     for note in captured.notes:
         tell(f"{captured.trace.name}: {note}")
@@ -89,6 +93,8 @@ def _compare(args: argparse.Namespace) -> int:
     words = words_of(args)
     if args.script is not None:
         raise ValueError("--compare: a step is compared, FILE.py:make; a script runs on one device only")
+    if args.measured is not None:
+        raise ValueError("--compare: it compares ops, and not their times; leave --measured out")
     with Progress() as progress, as_script(words):
         progress(f"loading {words[0]}")
         make: Any = workload_of(words, args.device)

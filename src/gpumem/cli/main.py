@@ -1,4 +1,5 @@
-"""The command line: `gpumem fit`, `capture`, `plan`, `swap`, `bound`, `pool`, `jobs`, `run`, `info`, `doctor`.
+"""The command line: `gpumem fit`, `capture`, `measure`, `plan`, `swap`, `bound`, `pool`, `jobs`, `run`, `info`,
+`doctor`.
 
 Exit status: 0 done, 1 something failed while running, 2 bad input, 3 infeasible or not reached; 130 and 143 where it
 was interrupted or told to end, 141 where whoever read its output has gone. `gpumem` alone prints the help, and that is
@@ -50,7 +51,7 @@ def parser() -> Parser:
     """Return the parser of the whole command line."""
 
     from gpumem.base.version import __version__
-    from gpumem.cli import bound, capture, doctor, fit, info, jobs, plan, pool, run, swap
+    from gpumem.cli import bound, capture, doctor, fit, info, jobs, measure, plan, pool, run, swap
     from gpumem.cli.common.parser import Parser
 
     about = "GPU memory in deep-learning training: place, swap, simulate."
@@ -58,7 +59,7 @@ def parser() -> Parser:
     whole.add_argument("--version", action="version", version=f"gpumem {__version__}")
     commands = whole.add_subparsers(title="commands", dest="word", metavar="COMMAND", parser_class=Parser)
     commands.required = True
-    for command in (fit, capture, plan, swap, bound, pool, jobs, run, info, doctor):
+    for command in (fit, capture, measure, plan, swap, bound, pool, jobs, run, info, doctor):
         command.add(commands)
     return whole
 

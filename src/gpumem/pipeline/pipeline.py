@@ -296,6 +296,7 @@ def plan(
     if not len(trace.ops):
         raise ValueError(f"trace: {trace.name!r} is a bare instance, it has no ops to swap between")
     machine = Machine.named(machine) if isinstance(machine, str) else machine
+    trace = machine.timed(trace)
     call = planner_of(planner)
     name = planner if isinstance(planner, str) else call.name
     scores = _scores(call, name, not isinstance(planner, str), score)

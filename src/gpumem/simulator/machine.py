@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from gpumem.base.arguments import strict, strict_fields
 from gpumem.base.display import Facts, Shown
 from gpumem.base.names import choice, one_of
 from gpumem.base.units import human, human_ns
-from gpumem.trace import COPY_IN, COPY_OUT, F64, I64, MAX_BYTES, MAX_NS, SYNC, UNKNOWN, Trace, first
+from gpumem.trace import COMPUTE, COPY_IN, COPY_OUT, F64, I64, MAX_BYTES, MAX_NS, RECOMPUTE, SYNC, UNKNOWN, Ops, Trace, first
 
 GIB = 2**30
 
@@ -46,6 +47,13 @@ class Link:
         return whole
 
 
+class OpTimes(Protocol):
+    """What knows better than a roofline how long ops take, as `execute.latency.Calibration` does."""
+
+    def ops_ns(self, ops: Ops, size: I64) -> F64:
+        """Return the ns of each op, given the bytes of all buffers; NaN where it cannot tell."""
+
+
 @strict_fields
 @dataclass(frozen=True, slots=True, repr=False)
 class Machine(Shown):
@@ -72,6 +80,8 @@ class Machine(Shown):
         and no op blocks the host is *off*: all is handed over at once (see `gpumem.simulator.simulate`).
     reserved : int
         Bytes of device memory that a program cannot have: the context, libraries.
+    times : OpTimes, optional
+        What counts in place of the roofline; see `measured`.
 
     Examples
     --------
@@ -93,6 +103,7 @@ class Machine(Shown):
     host_ns: float = 0
     copy_host_ns: float = 0
     reserved: int = 0
+    times: OpTimes | None = None
 
     def __post_init__(self) -> None:
         for what in ("capacity", "flops", "bandwidth", "flops_efficiency", "bandwidth_efficiency"):
@@ -123,6 +134,7 @@ class Machine(Shown):
             "bandwidth": f"{self.bandwidth / 1e9:.4g} GB/s",
             "link": f"{out} out and {into} in{'' if self.duplex else ', one at a time'}",
             "pinned": human(self.pinned),
+            **({"ops": "as measured"} if self.times else {}),
             **({"host": host} if host else {}),
         }
 
@@ -148,6 +160,39 @@ class Machine(Shown):
             one_of("machine", change, [field.name for field in fields(self)])
         return replace(self, **changes)  # type: ignore[arg-type]
 
+    @strict
+    def measured(self, times: OpTimes) -> Machine:
+        """Return this machine with op times from measurements in place of its roofline; copies take its link's time.
+
+        `times` is what `gpumem.execute.latency.calibrate` makes of a table, or has an `ops_ns` as that has.
+
+        >>> class Millisecond:
+        ...     def ops_ns(self, ops, size):
+        ...         return np.full(len(ops), 1e6)
+        >>> from gpumem.io import bundled
+        >>> Machine.named("v100").measured(Millisecond()).durations(bundled("mlp3"))[:2]
+        array([1000000, 1000000])
+        """
+        if not hasattr(times, "ops_ns"):
+            raise TypeError(f"measured: {times!r:.60} has no ops_ns(ops, size); latency.calibrate(table) has")
+        return replace(self, times=times)
+
+    def timed(self, trace: Trace) -> Trace:
+        """Return `trace` with the times of `measured` for ops that have none, so that they are asked for only once.
+
+        Durations that the trace has stand. What cannot be told is left to the roofline, copies to the link.
+        """
+        ops = trace.ops
+        asked = np.flatnonzero((ops.duration == UNKNOWN) & ((ops.role == COMPUTE) | (ops.role == RECOMPUTE)))
+        if self.times is None or not len(asked):
+            return trace
+        ns = self.times.ops_ns(ops.take(asked), trace.buffers.size)
+        if (k := first(~(np.isnan(ns) | ((ns >= 0) & (ns < MAX_NS))))) >= 0:
+            raise ValueError(f"op {asked[k]}: {ns[k]} measured ns are not in [0, 2**53)")
+        duration = ops.duration.copy()
+        duration[asked] = np.rint(np.where(np.isnan(ns), UNKNOWN, ns)).astype(np.int64)
+        return replace(trace, ops=replace(ops, duration=duration))
+
     def roofline_ns(self, flops: F64, moved: F64) -> F64:
         """Return `launch + max(flops / rate, bytes / bandwidth)` in nanoseconds, not rounded."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # `durations` refuses inf and nan
@@ -160,7 +205,8 @@ class Machine(Shown):
         """Return how long each op of `trace` takes here.
 
         A measured duration stands. Otherwise a copy takes the link's time for the exact bytes of the
-        buffer it writes, a sync nothing, and any other op its roofline, rounded to the nearest nanosecond.
+        buffer it writes, a sync nothing, and any other op what `measured` says or its roofline, rounded to the nearest
+        nanosecond.
 
         Returns
         -------
@@ -172,7 +218,7 @@ class Machine(Shown):
         ValueError
             An op, or all of them together, would take 2**53 ns or longer.
         """
-        ops = trace.ops
+        ops = self.timed(trace).ops
         wide = self.roofline_ns(ops.flops, ops.moved)
         if (i := first(~(wide < MAX_NS))) >= 0:
             raise ValueError(f"op {i}: {ops.flops[i]:g} flops and {ops.moved[i]:g} bytes take too long to count in ns")

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
         compare as compare,
     )
     from gpumem.torch.capture.explain import ByBackend as ByBackend
-    from gpumem.torch.capture.load_workload import load as load
+    from gpumem.torch.capture.load_workload import load as load, load_nets as load_nets
     from gpumem.torch.capture.script import TrainingScript as TrainingScript
     from gpumem.torch.compiled.solver import Solver as Solver, solver as solver
     from gpumem.torch.fit import fit as fit
     from gpumem.torch.fit_report import Fit as Fit, Largest as Largest
     from gpumem.torch.internals.partitioner import NoSolver as NoSolver
+    from gpumem.torch.measure import MeasuredStep as MeasuredStep, measure as measure, rates as rates
     from gpumem.torch.run.managed import Managed as Managed, managed as managed
     from gpumem.torch.step.workload import WorkloadError as WorkloadError
     from gpumem.torch.values.assumed import Assumption as Assumption

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gpumem
 from gpumem import io
@@ -17,6 +17,9 @@ from gpumem.base.units import amount, human
 from gpumem.cli.common.parser import Group
 from gpumem.cli.common.progress import tell
 from gpumem.pipeline import report
+
+if TYPE_CHECKING:
+    from gpumem.execute.latency import Calibration
 
 T = TypeVar("T")
 
@@ -28,6 +31,24 @@ def add_machine(p: Group, default: str) -> None:
     p.add_argument("--host-ns", type=float, metavar="NS", help=f"host time to hand over an op {own}")
     p.add_argument("--copy-host-ns", type=float, metavar="NS", help=f"host time to hand over a copy {own}")
     p.add_argument("--reserved", metavar="SIZE", help=f"memory that no program gets, as the context {own}")
+    add_measured(p)
+
+
+def add_measured(p: Group) -> None:
+    """Add the table that `times_of` reads."""
+    told = "times of ops that have none: learned from a table of gpumem measure --ops, in place of a roofline"
+    p.add_argument("--measured", metavar="TABLE", help=told)
+
+
+def times_of(path: str) -> Calibration:
+    """Return what a table of `gpumem measure --ops` says of any op."""
+    from gpumem.execute.latency import calibrate, read_table
+
+    table = read_table(path)
+    try:
+        return calibrate(table)
+    except (ValueError, ImportError) as error:
+        raise ValueError(f"--measured: {path}: {str(error).removeprefix('table: ')}") from error
 
 
 def target_of(args: argparse.Namespace) -> gpumem.Machine:
@@ -40,7 +61,8 @@ def target_of(args: argparse.Namespace) -> gpumem.Machine:
         changes["reserved"] = amount(args.reserved, machine.capacity, "--reserved", least=0)
         if changes["reserved"] >= machine.capacity:
             raise ValueError(f"--reserved: {args.reserved} leaves nothing of {human(machine.capacity)}")
-    return machine.with_(**changes)
+    machine = machine.with_(**changes)
+    return machine if args.measured is None else machine.measured(times_of(args.measured))
 
 
 def machine_of(text: str) -> gpumem.Machine:

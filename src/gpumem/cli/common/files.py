@@ -118,7 +118,7 @@ def read_with_ops(source: Path, machine: gpumem.Machine, progress: Progress, wor
         raise ValueError(f"{source}: a bare instance has no ops to swap between; see gpumem pool")
     if timed != machine.name:
         tell(f"{source} holds the durations of {timed}; {machine.name} only gives those of new copies")
-    return with_workspaces(trace, workspaces)
+    return with_workspaces(machine.timed(trace), workspaces)
 
 
 def traces_of(

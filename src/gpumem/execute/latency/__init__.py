@@ -1,8 +1,9 @@
 """How long an op takes on a machine, predicted from measurements: it knows no jobs.
 
 Read `samples` first: an op as a predictor sees it, and tables of measured ones. Then `predictor`: a network for each
-type of op (`network`), fitted to measurements; a machine's roofline where there is none. `scores` judges predictions of
-shapes that were not learned from, `synthetic` makes measurements up, `measured` has a backend measure a step.
+type of op (`network`), fitted to measurements; a machine's roofline where there is none. `calibration` corrects that
+roofline by measurements, for all types at once. `scores` judges predictions of what was not learned from, `synthetic`
+makes measurements up, `measured` has a backend measure a step.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
+    from gpumem.execute.latency.calibration import Calibration as Calibration, calibrate as calibrate
     from gpumem.execute.latency.measured import measured as measured, measured_machine as measured_machine
     from gpumem.execute.latency.network import (
         Network as Network,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         read_table as read_table,
         samples as samples,
         split as split,
+        table_rows as table_rows,
         write_table as write_table,
     )
     from gpumem.execute.latency.scores import Score as Score, scores as scores

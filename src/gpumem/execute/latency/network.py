@@ -13,6 +13,7 @@ import numpy as np
 from gpumem.base.display import Shown
 from gpumem.execute.latency.samples import Measurement, Sample
 from gpumem.trace import F64
+from gpumem.trace.signature import parse
 
 SLACK = 0.25  # how far beyond the measured range of an input a network is trusted, as a share of that range
 
@@ -37,6 +38,9 @@ def shapes(sample: Sample) -> list[Group]:
     >>> shapes(Sample("relu", (24,), (24,), shapes=((6, 1),)))
     [(), (0.0, 1.791759469228055)]
     """
+    if sample.shapes is None and sample.signature:
+        called = parse(sample.signature)
+        return [called.numbers, *(tuple(math.log(max(n, 1)) for n in reversed(x.shape)) for x in called.operands)]
     if sample.shapes is None:
         raise ValueError(f"op {sample.name!r}: its shapes are unknown; a predictor trained with features=sizes will do")
     return [sample.parameters, *(tuple(map(math.log, reversed(shape))) for shape in sample.shapes)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,17 +17,20 @@ from gpumem.base.display import Shown
 from gpumem.base.files import read_bytes, write_text
 from gpumem.io.schema import decode
 from gpumem.kernels import reference
-from gpumem.trace import MAX_NS, Trace
+from gpumem.simulator.machine import Machine
+from gpumem.trace import I64, MAX_NS, UNKNOWN, Ops, Trace
+from gpumem.trace.signature import SIGNATURE
 
 if TYPE_CHECKING:
     from gpumem.execute.models.graph import Model
 
-FORMAT = "gpumem.execute.latency/1"
+FORMAT = "gpumem.execute.latency/2"
+FORMATS = ("gpumem.execute.latency/1", FORMAT)  # the first has no signatures, nets and machine
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An op as a predictor sees it; one made from a trace knows bytes and flops, but no shapes and parameters.
+    """An op as a predictor sees it; one made from a trace knows bytes and flops, and its signature if the trace does.
 
     Parameters
     ----------
@@ -41,6 +44,8 @@ class Sample:
         Dimensions of each input; None where nobody knows them.
     parameters : tuple of float
         The operator's numbers (stride, padding, ...), in an order that is the same for all of its type.
+    signature : str
+        What it was called with, as captured traces tell; see `gpumem.trace.signature`.
 
     Raises
     ------
@@ -60,6 +65,7 @@ class Sample:
     moved: float = 0
     shapes: tuple[tuple[int, ...], ...] | None = None
     parameters: tuple[float, ...] = ()
+    signature: str = ""
 
     def __post_init__(self) -> None:
         for size in (*self.reads, *self.writes):
@@ -78,12 +84,14 @@ class Sample:
     @property
     def work(self) -> tuple[object, ...]:
         """What a trace knows of it. Samples that agree here are one shape when a table is split."""
-        return self.name, self.reads, self.writes, self.flops, self.moved
+        return self.name, self.reads, self.writes, self.flops, self.moved, self.signature
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """How long an op took, in ns, while other jobs' kernels ran during the share `utilisation` of the time.
+
+    `net`: in a step of which net, `count`: how often it runs in one of its iterations, where that is known.
 
     >>> Measurement(Sample("relu", (24,), (24,)), utilisation=0.5, ns=0)
     Traceback (most recent call last):
@@ -93,8 +101,12 @@ class Measurement:
     sample: Sample
     utilisation: float
     ns: int
+    net: str = ""
+    count: int = 1
 
     def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"sample {self.sample.name!r}: count {self.count} is below 1")
         if not 0 <= self.utilisation <= 1:
             raise ValueError(f"sample {self.sample.name!r}: utilisation {self.utilisation} is not in [0, 1]")
         if not 1 <= self.ns < MAX_NS:
@@ -104,14 +116,29 @@ class Measurement:
 class _Head(msgspec.Struct):
     format: str
     source: str = ""
+    machine: Machine | None = None
+    iterations: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LatencyTable(Shown):
-    """Measurements, and in `source` what made them: machine, versions, command."""
+    """Measurements.
+
+    Parameters
+    ----------
+    rows : tuple of Measurement
+    source : str
+        What made them: machine, versions, command.
+    machine : Machine, optional
+        Where they were made: its rates were measured along with them.
+    iterations : dict of str to int
+        How long an iteration of each net took, in ns, with nobody watching.
+    """
 
     rows: tuple[Measurement, ...]
     source: str = ""
+    machine: Machine | None = None
+    iterations: Mapping[str, int] = field(default_factory=dict)
 
 
 @strict
@@ -126,8 +153,16 @@ def write_table(path: str | Path, table: LatencyTable) -> None:
     >>> table.rows == (row,), table.source
     (True, 'by hand')
     """
-    lines = [msgspec.json.encode(line).decode() for line in (_Head(FORMAT, table.source), *table.rows)]
-    write_text(path, "\n".join(lines) + "\n")
+    head = {"format": FORMAT, **_told(replace(table, rows=()))}
+    if table.machine is not None:
+        head["machine"] = _told(table.machine)
+    rows = [_told(row) | {"sample": _told(row.sample)} for row in table.rows]
+    write_text(path, "".join(f"{msgspec.json.encode(line).decode()}\n" for line in (head, *rows)))
+
+
+def _told(of: LatencyTable | Machine | Measurement | Sample) -> dict[str, object]:
+    """The fields of a record that say more than their default does."""
+    return {f.name: value for f in fields(of) if (value := getattr(of, f.name)) != f.default and value not in ((), {})}
 
 
 @strict
@@ -144,9 +179,10 @@ def read_table(path: str | Path) -> LatencyTable:
         raise ValueError(f"{path}: empty, expected a line with the format {FORMAT!r}")
     where, first = lines[0]
     head = decode(first, _Head, where)
-    if head.format != FORMAT:
-        raise ValueError(f"{where}: format {head.format!r} is not {FORMAT!r}")
-    return LatencyTable(tuple(decode(line, Measurement, where) for where, line in lines[1:]), head.source)
+    if head.format not in FORMATS:
+        raise ValueError(f"{where}: format {head.format!r} is none of {', '.join(map(repr, FORMATS))}")
+    rows = tuple(decode(line, Measurement, where) for where, line in lines[1:])
+    return LatencyTable(rows, head.source, head.machine, head.iterations)
 
 
 @strict
@@ -156,15 +192,40 @@ def samples(trace: Trace) -> list[Sample]:
     >>> import gpumem
     >>> samples(gpumem.bundled("mlp3"))[2]  # doctest: +NORMALIZE_WHITESPACE
     Sample(name='addmm.default', reads=(16384, 401408, 12845056), writes=(2097152,), flops=822083584.0,
-           moved=15360000.0, shapes=None, parameters=())
+           moved=15360000.0, shapes=None, parameters=(), signature='')
     """
-    ops, size = trace.ops, trace.buffers.size.tolist()
+    return samples_of(trace.ops, trace.buffers.size)
+
+
+def samples_of(ops: Ops, sizes: I64) -> list[Sample]:
+    """Return each of some ops as a sample, given the bytes of all buffers."""
+    size = sizes.tolist()
+    signatures = [str((told or {}).get(SIGNATURE, "")) for told in ops.attributes or [None] * len(ops)]
+    operands = (ops.reads.tolist(), ops.writes.tolist())
     return [
-        Sample(name, tuple(size[i] for i in reads), tuple(size[i] for i in writes), flops, moved)
-        for name, reads, writes, flops, moved in zip(
-            ops.name, ops.reads.tolist(), ops.writes.tolist(), ops.flops.tolist(), ops.moved.tolist()
+        Sample(name, tuple(size[i] for i in reads), tuple(size[i] for i in writes), flops, moved, signature=signature)
+        for name, reads, writes, flops, moved, signature in zip(
+            ops.name, *operands, ops.flops.tolist(), ops.moved.tolist(), signatures
         )
     ]
+
+
+@strict
+def table_rows(trace: Trace, net: str = "") -> list[Measurement]:
+    """Return the measured ops of a trace as rows of a table: those alike are one, with the median of their times.
+
+    >>> from dataclasses import replace
+    >>> import gpumem
+    >>> trace = gpumem.bundled("mlp3")
+    >>> timed = replace(trace, ops=replace(trace.ops, duration=np.full(trace.n, 500)))
+    >>> sum(row.count for row in table_rows(timed, "mlp3")) == trace.n, table_rows(trace)
+    (True, [])
+    """
+    took: dict[Sample, list[int]] = {}
+    for op, ns in zip(samples(trace), trace.ops.duration.tolist()):
+        if ns != UNKNOWN:
+            took.setdefault(op, []).append(ns)
+    return [Measurement(op, 0, max(round(float(np.median(ns))), 1), net, len(ns)) for op, ns in took.items()]
 
 
 def model_samples(model: Model) -> list[Sample]:

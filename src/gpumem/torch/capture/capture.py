@@ -134,8 +134,12 @@ def record(
     chunk: int | str | None = None,
     assume: str | None = None,
     name: str = "",
+    timed: bool = False,
 ) -> Captured:
-    """Record a training step as `capture` does; return all iterations, and what is to be said of them."""
+    """Record a training step as `capture` does; return all iterations, and what is to be said of them.
+
+    `timed`: measure on `cpu` as well how long ops take, as on `cuda` they always are.
+    """
     one_of("device", device, DEVICES)
     if device == "cuda" and not torch.cuda.is_available():
         raise WorkloadError("device: 'cuda': PyTorch sees no CUDA device here; 'meta' needs none")
@@ -146,7 +150,7 @@ def record(
     if isinstance(make, TrainingScript):
         make.check(device, batch)
     whole = isinstance(make, TrainingScript)
-    with alone(CaptureMode.alone), _world(device, in_bytes(chunk), assume, whole_script=whole) as mode:
+    with alone(CaptureMode.alone), _world(device, in_bytes(chunk), assume, timed, whole_script=whole) as mode:
         if isinstance(make, TrainingScript):
             return recorded(make, mode, warmup, iterations, name)
         with mode:
@@ -156,9 +160,11 @@ def record(
 
 
 @contextmanager
-def _world(device: str, chunk: int | None, assume: str | None, *, whole_script: bool = False) -> Iterator[CaptureMode]:
+def _world(
+    device: str, chunk: int | None, assume: str | None, timed: bool, *, whole_script: bool = False
+) -> Iterator[CaptureMode]:
     """What a step runs in, and who watches it: the device, hooks, no garbage collection in the middle."""
-    mode = CaptureMode(device, Scene(), stopwatch(device), chunk, assume)
+    mode = CaptureMode(device, Scene(), stopwatch(device, host=timed), chunk, assume)
     with ExitStack() as world:
         if device == "meta":
             world.enter_context(as_cuda())

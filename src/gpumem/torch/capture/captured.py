@@ -10,11 +10,12 @@ import numpy as np
 
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
+from gpumem.simulator.machine import OpTimes
 from gpumem.torch.capture.op_recorder import OpRecorder
 from gpumem.torch.step.step_context import ARRIVAL, BACKWARD, OPTIMIZER
 from gpumem.torch.step.workload import WorkloadError
 from gpumem.torch.values.assumed import Assumption
-from gpumem.trace import I64, Csr, Trace, first
+from gpumem.trace import I64, UNKNOWN, Csr, Trace, first
 from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, INPUT, OPT_TEMP, OTHER, TEMP
 from gpumem.trace.record.recording import BEFORE, NEVER, Recording
 
@@ -116,6 +117,15 @@ class Captured(Shown):
 
     def _facts(self) -> Facts:
         return {"": self.trace.name, "ops": self.trace.n, "iterations": len(self.bounds), "kept": human(self.kept)}
+
+    def timed(self, times: OpTimes) -> Captured:
+        """Return it with durations where none were measured, as `Machine.timed` does for a trace."""
+        ops = self.recording.ops
+        ns = times.ops_ns(ops, self.recording.size)
+        duration = np.where((ops.duration == UNKNOWN) & ~np.isnan(ns), np.rint(np.nan_to_num(ns)), ops.duration)
+        recording = replace(self.recording, ops=replace(ops, duration=duration.astype(np.int64)))
+        mine = recording.ops.duration[self.trace.ops.of]
+        return replace(self, recording=recording, trace=replace(self.trace, ops=replace(self.trace.ops, duration=mine)))
 
 
 def cut(

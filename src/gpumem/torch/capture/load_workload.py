@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from gpumem.base.arguments import strict
 from gpumem.base.names import meant
@@ -29,13 +30,7 @@ def load(where: str, device: str = "meta") -> Make:
     """
     file, _, name = where.rpartition(":") if ".py:" in where else (where, ":", "make")
     path = Path(file)
-    if path.suffix != ".py" or not path.is_file():
-        why = "no such file" if path.suffix == ".py" else "not a Python file"
-        raise WorkloadError(f"{where!r:.80}: {why}; expected FILE.py:make, a function that returns a step")
-    if (folder := str(path.resolve().parent)) not in sys.path:
-        sys.path.insert(0, folder)
-    with blamed(str(path)), _top(device):
-        found = vars(_module(path))
+    found = _names(path, where, device)
     if not callable(found.get(name)):
         functions = [other for other, value in found.items() if inspect.isfunction(value)]
         known = f"; it defines {', '.join(functions)}" if functions else "; it defines no function"
@@ -43,6 +38,35 @@ def load(where: str, device: str = "meta") -> Make:
         raise WorkloadError(f"{path}: no function {name!r:.40}{meant(name, functions) or known}")
     make: Make = found[name]
     return make
+
+
+@strict
+def load_nets(where: str, device: str = "meta") -> dict[str, Make]:
+    """Return the workloads of `FILE.py:make`, or all that a file lists in `NETS`, a dict of names to such functions.
+
+    Raises
+    ------
+    WorkloadError
+        As of `load`; `NETS` is no such dict.
+    """
+    path = Path(where)
+    nets = None if ".py:" in where else _names(path, where, device).get("NETS")
+    if nets is None:
+        return {where.rpartition("/")[2].replace(".py:", ".").removesuffix(".py"): load(where, device)}
+    if not isinstance(nets, dict) or not nets or not all(map(callable, nets.values())):
+        raise WorkloadError(f"{path}: NETS is {nets!r:.60}; expected a dict of names to functions that return a step")
+    return {str(name): make for name, make in nets.items()}
+
+
+def _names(path: Path, where: str, device: str) -> dict[str, Any]:
+    """What the top of a file defines."""
+    if path.suffix != ".py" or not path.is_file():
+        why = "no such file" if path.suffix == ".py" else "not a Python file"
+        raise WorkloadError(f"{where!r:.80}: {why}; expected FILE.py:make, a function that returns a step")
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.insert(0, folder)
+    with blamed(str(path)), _top(device):
+        return vars(_module(path))
 
 
 @contextmanager

@@ -12,12 +12,14 @@ from typing import Any
 from gpumem.torch.internals import no_function_modes, torch
 from gpumem.torch.step.ops import Call, amount, results
 from gpumem.torch.step.refusals import check_layout
+from gpumem.torch.step.signature import signature_of
 from gpumem.torch.step.step_context import ARRIVAL, BACKWARD, OPTIMIZER, Scene, engine_references, seeds_gradients
 from gpumem.torch.step.storages import NOTHING, Cell, Storages
 from gpumem.torch.step.timing import Timed
 from gpumem.trace import THE_HOST, UNKNOWN
 from gpumem.trace.kinds import GRADIENT
 from gpumem.trace.record.recorder import Exec, Recorder
+from gpumem.trace.signature import SIGNATURE
 
 malloc = unwrap(Recorder.malloc)  # its arguments are ours, so right
 _RECORDINGS = count(1)  # numbers, and not the recorders themselves: cells outlive them
@@ -33,13 +35,15 @@ def name_of_type(dtype: torch.dtype) -> str:
 class _Begun:
     """An op that is about to run: the blocks that it reads and writes, the bytes that it moves, how it is written down.
 
-    `name` is another one than the op's where it is written down in place.
+    `name` is another one than the op's where it is written down in place. `signature` is what it is called with, before
+    it changes any of that.
     """
 
     name: str
     reads: list[int]
     writes: list[int]
     moved: int
+    signature: str
 
 
 class OpRecorder:
@@ -136,7 +140,8 @@ class OpRecorder:
         reads = [*self.blocks_of(call.read), *writes] if kind.overwrites else operands if kind.reads else []
         grows = self.as_bare and kind.grows and operands
         name = self.scene.in_place(call.func, call.args, call.kwargs, self.node.get(operands[0])) if grows else ""
-        self._begun = _Begun(name or kind.name, reads, writes, amount(call.read) + amount(call.written))
+        called = signature_of(call.args, call.kwargs) if self.recording else ""
+        self._begun = _Begun(name or kind.name, reads, writes, amount(call.read) + amount(call.written), called)
 
     def after(self, call: Call) -> None:
         """Write down an op that has run, and what it returned."""
@@ -207,7 +212,8 @@ class OpRecorder:
         self.phase.append(phase)
         if kind.empty and phase != ARRIVAL:  # there the batch arrives in it
             moved = 0
-        attributes = {"phase": phase, **{what: call.args[i] for i, what in kind.attributes if i < len(call.args)}}
+        convolution = {what: call.args[i] for i, what in kind.attributes if i < len(call.args)}
+        attributes = {"phase": phase, **convolution, SIGNATURE: begun.signature}
         once = list(dict.fromkeys(reads)), list(dict.fromkeys(writes))
         self.recorder.append(
             Exec(name, *once, "compute", UNKNOWN, flops, moved, kind.rng, None, attributes, module, THE_HOST, False)

@@ -1,8 +1,9 @@
-"""How long ops take on a GPU, by events around each, read when the iteration has ended."""
+"""How long ops take: on a GPU by events around each, read when the iteration has ended; on the host by its clock."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
 from typing import Any, Protocol
 
 from gpumem.torch.internals import torch
@@ -59,8 +60,29 @@ class Stopwatch:
         return found
 
 
-def stopwatch(device: str) -> Stopwatch | None:
-    """One for a GPU; elsewhere nothing is measured, as a host's times say nothing of a GPU's."""
+class HostStopwatch:
+    """Runs ops of the host, which are done when they return."""
+
+    def __init__(self) -> None:
+        self._ns: list[int] = []
+
+    def __call__(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an op; return what it returns."""
+        begin = perf_counter_ns()
+        result = func(*args, **kwargs)
+        self._ns.append(perf_counter_ns() - begin)
+        return result
+
+    def read(self) -> list[int]:
+        """Return the nanoseconds of each op since the last time."""
+        found, self._ns = self._ns, []
+        return found
+
+
+def stopwatch(device: str, *, host: bool = False) -> Timed | None:
+    """One for a GPU, or for the `host` where that is asked for: as a rule its times are of no use to a plan."""
+    if device == "cpu" and host:
+        return HostStopwatch()
     if device != "cuda":
         return None
     return Stopwatch(lambda: torch.cuda.Event(enable_timing=True), torch.cuda.synchronize)
