@@ -13,7 +13,11 @@ F = nn.functional
 
 
 def trained(
-    build: Callable[[], nn.Module], inputs: Callable[[int], Sequence[Any]], loss: Callable[..., Any], how: str, batch: int
+    build: Callable[[], nn.Module],
+    inputs: Callable[[int], Sequence[Any]],
+    loss: Callable[..., Any],
+    how: str,
+    batch: int,
 ) -> Make:
     """Return a workload: it trains a net on one batch, by the optimizer `how`."""
 
@@ -64,7 +68,9 @@ def word_loss(logits: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, 1), words.flatten())
 
 
-def conv(before: int, after: int, size: int = 3, stride: int = 1, groups: int = 1, act: type | None = nn.ReLU) -> nn.Sequential:
+def conv(
+    before: int, after: int, size: int = 3, stride: int = 1, groups: int = 1, act: type | None = nn.ReLU
+) -> nn.Sequential:
     """A convolution, batch norm, an activation."""
     layers = [nn.Conv2d(before, after, size, stride, size // 2, groups=groups, bias=False), nn.BatchNorm2d(after)]
     return nn.Sequential(*layers, *([act()] if act else []))

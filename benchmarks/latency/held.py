@@ -44,7 +44,13 @@ def mobilenet_v2() -> nn.Module:
     """Inverted residuals."""
     layers, before = [conv(3, 32, 3, 2, act=nn.ReLU6)], 32
     for factor, width, count, stride in (
-        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
     ):
         for k in range(count):
             step, inner = stride if k == 0 else 1, factor * before
@@ -61,8 +67,12 @@ class _Dense(nn.Module):
     def __init__(self, before: int, growth: int) -> None:
         super().__init__()
         self.branch = nn.Sequential(
-            nn.BatchNorm2d(before), nn.ReLU(), nn.Conv2d(before, 4 * growth, 1, bias=False),
-            nn.BatchNorm2d(4 * growth), nn.ReLU(), nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+            nn.BatchNorm2d(before),
+            nn.ReLU(),
+            nn.Conv2d(before, 4 * growth, 1, bias=False),
+            nn.BatchNorm2d(4 * growth),
+            nn.ReLU(),
+            nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -161,7 +171,11 @@ NETS: dict[str, Make] = {
     "mobilenet_v2": trained(mobilenet_v2, image(96), F.cross_entropy, "rmsprop", 8),
     "densenet": trained(densenet, image(32), F.cross_entropy, "sgd", 12),
     "unet": trained(
-        UNet, lambda n: (torch.randn(n, 3, 96, 96), torch.rand(n, 1, 96, 96)), F.binary_cross_entropy_with_logits, "adam", 3
+        UNet,
+        lambda n: (torch.randn(n, 3, 96, 96), torch.rand(n, 1, 96, 96)),
+        F.binary_cross_entropy_with_logits,
+        "adam",
+        3,
     ),
     "vit": trained(ViT, image(64), F.cross_entropy, "adamw", 10),
     "gpt": trained(gpt, tokens(96, 5000), word_loss, "adamw", 3),

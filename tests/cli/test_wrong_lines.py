@@ -243,7 +243,7 @@ def test_a_bad_amount_is_one_line_that_names_option_and_value(cli: Cli, net_file
         (["pool", "FILE", "--out", "/nowhere/x.csv"], "error: /nowhere/x.csv: cannot write here (No such folder)"),
         (["info"], "gpumem: error: FILE is missing: trace file, or vgg16,"),
         (["info", "FILE", "--score", "doa"], "gpumem: error: --score: gpumem info has no such option"),
-        (["train"], "gpumem: error: COMMAND: 'train' is unknown; there are fit, capture, plan, swap"),
+        (["train"], "gpumem: error: COMMAND: 'train' is unknown; there are fit, capture, measure, plan, swap"),
     ],
 )
 def test_bad_usage_is_one_line(cli: Cli, net_file: Path, args: list[str], message: str) -> None:

@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What there is to say of a net: distinct ops and types of ops, an iteration alone and the sum of its ops, in ns."""
+    """What there is to say of a net: ops and their types, an iteration alone and the sum of its ops, in ns."""
 
     net: str
     ops: int

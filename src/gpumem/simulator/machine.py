@@ -12,7 +12,21 @@ from gpumem.base.arguments import strict, strict_fields
 from gpumem.base.display import Facts, Shown
 from gpumem.base.names import choice, one_of
 from gpumem.base.units import human, human_ns
-from gpumem.trace import COMPUTE, COPY_IN, COPY_OUT, F64, I64, MAX_BYTES, MAX_NS, RECOMPUTE, SYNC, UNKNOWN, Ops, Trace, first
+from gpumem.trace import (
+    COMPUTE,
+    COPY_IN,
+    COPY_OUT,
+    F64,
+    I64,
+    MAX_BYTES,
+    MAX_NS,
+    RECOMPUTE,
+    SYNC,
+    UNKNOWN,
+    Ops,
+    Trace,
+    first,
+)
 
 GIB = 2**30
 

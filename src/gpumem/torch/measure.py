@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -55,7 +56,8 @@ def measure(
     make : callable
         As in `capture`.
     device : str
-        `cpu`: ops are timed by the host's clock around each; `cuda`: by events.
+        `cpu`: ops are timed by a clock of the host around each, where PyTorch has one thread by that of the thread,
+        so that what else the machine does is not in it; `cuda`: by events.
     batch : int, optional
         Handed on to `make`.
     iterations, warmup : int
@@ -89,7 +91,7 @@ def measure(
     >>> bool((step.trace.ops.duration > 0).all())
     True
     """
-    one_of("device", device, DEVICES)
+    _check_device(device)
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0)):
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")
@@ -115,17 +117,20 @@ def threads(count: int) -> Iterator[None]:
 
 
 def _alone(make: Make, device: str, batch: int | None, iterations: int, warmup: int) -> int:
-    if device == "cuda" and not torch.cuda.is_available():
-        raise WorkloadError("device: 'cuda': PyTorch sees no CUDA device here; 'cpu' needs none")
-    step = made(make, device, batch)
+    step, clock = made(make, device, batch), _clock(device)
     took = []
     for _ in range(warmup + iterations):
-        begin = time.perf_counter_ns()
+        begin = clock()
         with blamed("a step"):
             step()
             _wait(device)
-        took.append(time.perf_counter_ns() - begin)
+        took.append(clock() - begin)
     return round(statistics.median(took[warmup:]))
+
+
+def _clock(device: str) -> Callable[[], int]:
+    """The host's clock; on `cpu` that of its ops."""
+    return HostStopwatch().clock if device == "cpu" else time.perf_counter_ns
 
 
 def _wait(device: str) -> None:
@@ -144,18 +149,31 @@ def rates(device: str = "cpu") -> Machine:
     >>> machine.name, machine.flops > 1e9, machine.bandwidth > 1e8
     ('cpu', True, True)
     """
-    one_of("device", device, DEVICES)
+    _check_device(device)
     x = torch.ones(SIDE, SIDE, device=device)
     source, target = (torch.zeros(LARGE // 4, device=device) for _ in range(2))
     host = torch.zeros(LARGE // 4, pin_memory=device == "cuda")
-    product = _fastest(device, lambda: torch.mm(x, x))
+    product = _fastest(device, partial(torch.mm, x, x))
     copy, out, into = (
-        _fastest(device, lambda a=a, b=b: a.copy_(b)) for a, b in ((target, source), (host, source), (target, host))
+        _fastest(device, partial(to.copy_, of)) for to, of in ((target, source), (host, source), (target, host))
     )
-    links = [Link(0, round(ns / LARGE, 7)) for ns in (out, into)]
-    rate, bandwidth = 2e9 * SIDE**3 / product, 2e9 * LARGE / copy
-    known = {"flops_efficiency": 1.0, "bandwidth_efficiency": 1.0, "launch_ns": _nothing_ns(device)}
-    return Machine(device, _memory(device), *links, flops=round(rate), bandwidth=round(bandwidth), **known)
+    return Machine(
+        device,
+        _memory(device),
+        Link(0, round(out / LARGE, 7)),
+        Link(0, round(into / LARGE, 7)),
+        flops=round(2e9 * SIDE**3 / product),
+        bandwidth=round(2e9 * LARGE / copy),
+        flops_efficiency=1.0,
+        bandwidth_efficiency=1.0,
+        launch_ns=_nothing_ns(device),
+    )
+
+
+def _check_device(device: str) -> None:
+    one_of("device", device, DEVICES)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise WorkloadError("device: 'cuda': PyTorch sees no CUDA device here; 'cpu' needs none")
 
 
 def _memory(device: str) -> int:
@@ -166,12 +184,12 @@ def _memory(device: str) -> int:
 
 def _fastest(device: str, run: Callable[[], object]) -> int:
     """The ns of the fastest of some runs, as what disturbs one makes it slower."""
-    took = []
+    took, clock = [], _clock(device)
     for _ in range(TIMES):
-        begin = time.perf_counter_ns()
+        begin = clock()
         run()
         _wait(device)
-        took.append(time.perf_counter_ns() - begin)
+        took.append(clock() - begin)
     return max(min(took), 1)
 
 

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SIGNATURE = "signature"  # the attribute's name
-_WORD = re.compile(r"(?P<dtype>[a-z]\w*)\[(?P<shape>[\d,]*)\](?:@(?P<strides>[\d,]*))?|(?P<number>-?\d[\d.e+-]*)(?![\w.])")
+_WORD = re.compile(
+    r"(?P<dtype>[a-z]\w*)\[(?P<shape>[\d,]*)\](?:@(?P<strides>[\d,]*))?|(?<![\w:])(?P<number>-?\d[\d.e+-]*)(?![\w.])"
+)
 
 
 @dataclass(frozen=True, slots=True)

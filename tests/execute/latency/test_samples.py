@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
@@ -20,6 +21,7 @@ from gpumem.execute.latency.samples import (
     read_table,
     samples,
     split,
+    table_rows,
     write_table,
 )
 from gpumem.execute.latency.synthetic import grid, synthetic
@@ -40,18 +42,44 @@ ops = st.builds(
     numbers,
     st.none() | dimensions,
     st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3).map(tuple),
+    st.text(max_size=8),
 )
-measured = st.builds(Measurement, ops, st.floats(0, 1), st.integers(1, MAX_NS - 1))
+measured = st.builds(
+    Measurement, ops, st.floats(0, 1), st.integers(1, MAX_NS - 1), st.text(max_size=4), st.integers(1, 9)
+)
+tables = st.builds(
+    LatencyTable,
+    st.lists(measured, max_size=5).map(tuple),
+    st.text(),
+    st.none() | st.just(MACHINE),
+    st.dictionaries(st.text(max_size=4), st.integers(1, MAX_NS), max_size=2),
+)
 
 
-@given(rows=st.lists(measured, max_size=5).map(tuple), source=st.text(), packed=st.booleans())
-def test_a_table_comes_back_as_it_was(rows: tuple[Measurement, ...], source: str, packed: bool) -> None:
+@given(table=tables, packed=st.booleans())
+def test_a_table_comes_back_as_it_was(table: LatencyTable, packed: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / ("table.jsonl.gz" if packed else "table.jsonl")
-        write_table(path, LatencyTable(rows, source))
-        table = read_table(path)
-        assert (table.rows, table.source) == (rows, source)
+        write_table(path, table)
+        found = read_table(path)
+        assert (found.rows, found.source) == (table.rows, table.source)
+        assert (found.machine, found.iterations) == (table.machine, table.iterations)
         assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_rows_of_a_trace_are_its_measured_ops_those_alike_as_one() -> None:
+    trace = gpumem.bundled("resnet18")
+    assert table_rows(trace, "net") == []  # nothing was measured
+    took = np.arange(1, trace.n + 1)
+    took[:5] = -1
+    rows = table_rows(replace(trace, ops=replace(trace.ops, duration=took)), "net")
+    each: dict[Sample, list[int]] = {}
+    for op, ns in list(zip(samples(trace), took.tolist()))[5:]:
+        each.setdefault(op, []).append(ns)
+    assert {row.sample: (row.count, row.ns, row.net) for row in rows} == {
+        op: (len(ns), max(round(float(np.median(ns))), 1), "net") for op, ns in each.items()
+    }
+    assert len(rows) < trace.n - 5
 
 
 HEAD = '{"format": "gpumem.execute.latency/1"}\n'
@@ -63,7 +91,13 @@ ROW = '{"sample": {"name": "relu", "reads": [8], "writes": [8]}, "utilisation": 
     [
         ("", ["table: empty"]),
         (ROW, ["table, line 1", "format"]),
-        ('{"format": "gpumem.execute.latency/2"}', ["table, line 1", "'gpumem.execute.latency/2'"]),
+        ('{"format": "gpumem.execute.latency/3"}', ["table, line 1", "'gpumem.execute.latency/3'"]),
+        (
+            HEAD.replace("/1", "/2").replace("}", ', "machine": {"name": "x"}}'),
+            ["table, line 1", "machine", "capacity"],
+        ),
+        (HEAD.replace("}", ', "iterations": {"x": 1.5}}'), ["table, line 1", "iterations", "1.5"]),
+        (HEAD + ROW.replace("7", '7, "count": 0'), ["table, line 2", "'relu'", "count 0"]),
         (HEAD + ROW + "{", ["table, line 3"]),
         (HEAD + "\n" + ROW.replace("7", "7.5"), ["table, line 3", "ns", "7.5"]),
         (HEAD + ROW.replace("7", "0"), ["table, line 2", "'relu'", "0 ns"]),

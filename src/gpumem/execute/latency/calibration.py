@@ -23,6 +23,7 @@ from gpumem.trace import F64, I64, Ops
 from gpumem.trace.signature import Operand, parse
 
 OPERANDS, AXES, NUMBERS = 4, 4, 12  # of a signature that are looked at; not tuned
+ABSENT = -99.0  # of operands and numbers that a call has not: less than almost any that are there
 TREES = 300  # 100 and 600 do as well (R^2 0.918, 0.920 and 0.920 on nets held out of those to learn from)
 BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "bool": 1, "uint8": 1, "int8": 1}
 
@@ -137,8 +138,8 @@ def features(op: Sample) -> list[float]:
     shown = called.operands[:OPERANDS]
     numbers = called.numbers[:NUMBERS]
     rows = [value for operand in shown for value in _operand(operand)]
-    rows += [-1.0] * ((OPERANDS - len(shown)) * (AXES + 6))
-    return [*map(math.log1p, amounts), len(called.operands), *rows, *numbers, *[math.nan] * (NUMBERS - len(numbers))]
+    rows += [ABSENT] * ((OPERANDS - len(shown)) * (AXES + 6))
+    return [*map(math.log1p, amounts), len(called.operands), *rows, *numbers, *[ABSENT] * (NUMBERS - len(numbers))]
 
 
 def _operand(x: Operand) -> list[float]:

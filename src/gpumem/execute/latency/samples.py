@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,7 +153,8 @@ def write_table(path: str | Path, table: LatencyTable) -> None:
     >>> table.rows == (row,), table.source
     (True, 'by hand')
     """
-    head = {"format": FORMAT, **_told(replace(table, rows=()))}
+    head = {"format": FORMAT, **_told(table)}
+    del head["rows"]
     if table.machine is not None:
         head["machine"] = _told(table.machine)
     rows = [_told(row) | {"sample": _told(row.sample)} for row in table.rows]
@@ -162,7 +163,8 @@ def write_table(path: str | Path, table: LatencyTable) -> None:
 
 def _told(of: LatencyTable | Machine | Measurement | Sample) -> dict[str, object]:
     """The fields of a record that say more than their default does."""
-    return {f.name: value for f in fields(of) if (value := getattr(of, f.name)) != f.default and value not in ((), {})}
+    usual = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(of)}
+    return {name: value for name, default in usual.items() if (value := getattr(of, name)) != default}
 
 
 @strict
