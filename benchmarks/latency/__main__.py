@@ -1,8 +1,8 @@
 """How well are the times of ops, and of whole nets that were never measured, predicted from measured ones?
 
-`gpumem measure` wrote the table; its command is printed. Eight nets are held out whole. By type of op: R^2 of times, as
-the paper has it, and of their logarithms; then R^2 of the logarithms of all ops, weighted by time; then each net's
-iteration.
+`gpumem measure` wrote the tables; its commands are printed. Eight nets are held out whole, twice. By type of op: R^2 of
+times, as the paper has it, and of their logarithms; then R^2 of the logarithms of all ops, weighted by time; then each
+net's iteration.
 
 ours: the roofline, corrected by one regression (`latency.calibrate`). by type: the roofline times the median correction
 of the type. network: the paper's rule, a network for each type that looks at dimensions and arguments, the roofline
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,39 +26,44 @@ from gpumem.execute.latency import LatencyTable, Measurement, Sample, calibrate,
 from gpumem.execute.latency.calibration import rooflines
 from gpumem.trace import F64
 
-TABLE = Path(__file__).with_name("table.jsonl.gz")
+TABLES = [Path(__file__).with_name(f"{draw}_table.jsonl.gz") for draw in ("first", "second")]
 FEWEST = 3  # distinct ops of a type that are worth an R^2
 FOLDS = 5
 Way = Callable[[LatencyTable, Sequence[Measurement]], F64]
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print the tables of both draws."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", default=str(TABLE), metavar="FILE")
-    parser.add_argument("--held", default=",".join(HELD), metavar="NET[,NET]", help="nets that are never learned from")
     parser.add_argument(
         "--folds", action="store_true", help="judge by nets to learn from, on which settings were chosen"
     )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     print(header(args.seed))
-    table, held = read_table(args.table), args.held.split(",")
-    learn = [row for row in table.rows if row.net not in held]
-    print(f"# scikit-learn {importlib.metadata.version('scikit-learn')}\n# table: {table.source}")
-    print(f"# {about(table)}")
+    print(f"# scikit-learn {importlib.metadata.version('scikit-learn')}")
+    first, second = map(read_table, TABLES)
+    learn, held = part(first, lambda net: net not in HELD), part(first, lambda net: net in HELD)
+    for name, table in (("first", first), ("second", second)):
+        print(f"# {name} table: {table.source}\n# {about(table)}")
     if args.folds:
-        print_folds(replace(table, rows=tuple(learn)), args.seed)
+        print_folds(learn, args.seed)
         return
-    judge = [row for row in table.rows if row.net in held]
-    print(f"# learned from {told(learn)}\n# judged by {told(judge)}")
-    found = {}
-    for name, way in ways(args.seed).items():
-        begin = time.process_time()
-        found[name] = way(replace(table, rows=tuple(learn)), judge)
-        print(f"# {name}: {time.process_time() - begin:.1f} s")
-    print_types(judge, found, {row.sample.name for row in learn})
-    print_nets(table, judge, found)
+    draw("first draw", learn, held, args.seed)
+    draw("second draw, the first is learned from as well", first, second, args.seed)
+
+
+def part(table: LatencyTable, chosen: Callable[[str], bool]) -> LatencyTable:
+    """Return the rows of some nets."""
+    return replace(table, rows=tuple(row for row in table.rows if chosen(row.net)))
+
+
+def draw(title: str, learn: LatencyTable, judge: LatencyTable, seed: int) -> None:
+    """Learn from a table; print how well all of another are predicted."""
+    print(f"\n{title}: learned from {told(learn.rows)};\njudged by {told(judge.rows)}")
+    found = {name: way(learn, judge.rows) for name, way in ways(seed).items()}
+    print_types(judge.rows, found, {row.sample.name for row in learn.rows})
+    print_nets(judge, judge.rows, found)
 
 
 def about(table: LatencyTable) -> str:

@@ -63,6 +63,19 @@ def labelled(length: int, words: int, classes: int) -> Callable[[int], Sequence[
     return lambda n: (torch.randint(words, (n, length)), torch.randint(classes, (n,)))
 
 
+def texts(length: int, source: int, target: int) -> Any:
+    """Batches of pairs of texts."""
+
+    def batch(n: int) -> Sequence[torch.Tensor]:
+        return (
+            torch.randint(source, (n, length)),
+            torch.randint(target, (n, length)),
+            torch.randint(target, (n, length)),
+        )
+
+    return batch
+
+
 def word_loss(logits: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
     """Cross entropy of each word."""
     return F.cross_entropy(logits.flatten(0, 1), words.flatten())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -19,6 +18,7 @@ from benchmarks.latency.blocks import (
     Residual,
     image,
     labelled,
+    texts,
     tokens,
     trained,
     transformer,
@@ -116,19 +116,6 @@ def bi(layer: type, width: int, hidden: int, words: int, out: int, *, last: bool
     """Recurrent layers in both directions."""
     inner = layer(width, hidden, batch_first=True, bidirectional=True)
     return Recurrent(words, width, out, inner, last=last, hidden=2 * hidden)
-
-
-def texts(length: int, source: int, target: int) -> Any:
-    """Batches of pairs of texts."""
-
-    def batch(n: int) -> Sequence[torch.Tensor]:
-        return (
-            torch.randint(source, (n, length)),
-            torch.randint(target, (n, length)),
-            torch.randint(target, (n, length)),
-        )
-
-    return batch
 
 
 def flat(width: int, classes: int) -> Any:

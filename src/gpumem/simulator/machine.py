@@ -61,7 +61,7 @@ class Link:
         return whole
 
 
-class OpTimes(Protocol):
+class MeasuredTimes(Protocol):
     """What knows better than a roofline how long ops take, as `execute.latency.Calibration` does."""
 
     def ops_ns(self, ops: Ops, size: I64) -> F64:
@@ -94,7 +94,7 @@ class Machine(Shown):
         and no op blocks the host is *off*: all is handed over at once (see `gpumem.simulator.simulate`).
     reserved : int
         Bytes of device memory that a program cannot have: the context, libraries.
-    times : OpTimes, optional
+    times : MeasuredTimes, optional
         What counts in place of the roofline; see `measured`.
 
     Examples
@@ -117,7 +117,7 @@ class Machine(Shown):
     host_ns: float = 0
     copy_host_ns: float = 0
     reserved: int = 0
-    times: OpTimes | None = None
+    times: MeasuredTimes | None = None
 
     def __post_init__(self) -> None:
         for what in ("capacity", "flops", "bandwidth", "flops_efficiency", "bandwidth_efficiency"):
@@ -175,7 +175,7 @@ class Machine(Shown):
         return replace(self, **changes)  # type: ignore[arg-type]
 
     @strict
-    def measured(self, times: OpTimes) -> Machine:
+    def measured(self, times: MeasuredTimes) -> Machine:
         """Return this machine with op times from measurements in place of its roofline; copies take its link's time.
 
         `times` is what `gpumem.execute.latency.calibrate` makes of a table, or has an `ops_ns` as that has.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -12,7 +13,7 @@ from torch import nn
 
 from gpumem import Machine
 from gpumem.torch import capture, record
-from gpumem.torch.step.timing import Stopwatch, stopwatch
+from gpumem.torch.step.timing import HostStopwatch, Stopwatch, stopwatch
 from gpumem.trace import UNKNOWN
 from tests.pytorch.fakes import Log
 
@@ -76,7 +77,9 @@ def make() -> Callable[[], None]:
 def test_each_op_is_measured_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device()
     monkeypatch.setattr(
-        import_module("gpumem.torch.capture.capture"), "stopwatch", lambda kind: Stopwatch(device.event, device.wait)
+        import_module("gpumem.torch.capture.capture"),
+        "stopwatch",
+        lambda kind, host: Stopwatch(device.event, device.wait),
     )
     with Runs(device):
         found = record(make, "cpu", warmup=1, iterations=2)
@@ -97,6 +100,21 @@ def test_elsewhere_nothing_is_measured() -> None:
     assert stopwatch("cpu") is None and stopwatch("meta") is None
     for device in ("meta", "cpu"):
         assert (capture(make, device).ops.duration == UNKNOWN).all()
+
+
+def test_the_host_is_measured_where_that_is_asked_for() -> None:
+    watch = stopwatch("cpu", host=True)
+    assert isinstance(watch, HostStopwatch) and watch.clock is time.thread_time_ns
+    assert watch(lambda x: time.sleep(0.02) or x + 1, (1,), {}) == 2  # asleep, the thread takes no time
+    torch.set_num_threads(2)
+    try:
+        several = HostStopwatch()
+    finally:
+        torch.set_num_threads(1)
+    several(time.sleep, (0.02,), {})
+    (alone,), (clock,) = watch.read(), several.read()
+    assert 0 < alone < 15e6 < clock and watch.read() == []
+    assert stopwatch("meta", host=True) is None
 
 
 def test_an_op_that_fails_is_not_measured() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
-from gpumem.simulator.machine import OpTimes
+from gpumem.simulator.machine import MeasuredTimes
 from gpumem.torch.capture.op_recorder import OpRecorder
 from gpumem.torch.step.step_context import ARRIVAL, BACKWARD, OPTIMIZER
 from gpumem.torch.step.workload import WorkloadError
@@ -118,7 +118,7 @@ class Captured(Shown):
     def _facts(self) -> Facts:
         return {"": self.trace.name, "ops": self.trace.n, "iterations": len(self.bounds), "kept": human(self.kept)}
 
-    def timed(self, times: OpTimes) -> Captured:
+    def timed(self, times: MeasuredTimes) -> Captured:
         """Return it with durations where none were measured, as `Machine.timed` does for a trace."""
         ops = self.recording.ops
         ns = times.ops_ns(ops, self.recording.size)

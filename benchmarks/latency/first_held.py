@@ -1,4 +1,4 @@
-"""The eight nets that are held out whole: chosen before anything was measured, and never learned from.
+"""The first eight nets that are held out whole, chosen before anything was measured.
 
 None of these architectures is among the nets to learn from (`nets.py`); that has others of their families.
 """
