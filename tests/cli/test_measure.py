@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpumem.cli.main import main
 from gpumem.execute.latency import calibrate, read_table
 from gpumem.io import bundled, read
 from tests.conftest import Cli
@@ -31,17 +32,17 @@ print("a file that talks")
 """
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "net.py"
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("nets") / "net.py"
     path.write_text(FILE)
     return path
 
 
-@pytest.fixture
-def table(cli: Cli, file: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "table.jsonl.gz"
-    assert cli("measure", "--ops", path, file, "--iterations", "3").status == 0
+@pytest.fixture(scope="module")
+def table(file: Path) -> Path:
+    path = file.with_name("table.jsonl.gz")
+    assert main(["measure", "--ops", str(path), str(file), "--iterations", "3"]) == 0
     return path
 
 
