@@ -40,6 +40,8 @@ class Mosos(PlannerRecord):
     bound: int = option(0)
     gap: float = option(GAP)
     algorithms: Menu | None = None
+    waits: bool = False
+    alone: bool = False
     proves: ClassVar[bool] = True
     reports: ClassVar[bool] = True
 
@@ -65,6 +67,8 @@ def solve_mosos(
     bound: int = 0,
     gap: float = GAP,
     algorithms: Menu | None = None,
+    waits: bool = False,
+    alone: bool = False,
     seconds: float | None = None,
     progress: work.Progress | None = None,
 ) -> Proposal:
@@ -79,13 +83,17 @@ def solve_mosos(
         each op runs by the fastest operator that fits beside what it must hold. `checkmate-auto`, `str-auto`: planned
         without workspaces, then each op, and each rerun, takes the fastest that fits into the memory left free.
     start : Plan, optional
-        A plan to begin with. Left out, MO-SOS begins with those of STR-Auto and Checkmate-Auto.
+        A plan to begin with. Left out, MO-SOS begins with those of STR-Auto and Checkmate-Auto, unless `alone`.
     bound : int
         Nanoseconds: a certified least time of an iteration.
     gap : float
         How far from the best possible a schedule may be, as a fraction of its time.
     algorithms : mapping, optional
         Of an op's position, the ways to run it; left out, those of `gpumem.simulator.workspaces`.
+    waits : bool
+        Whether stages may wait for copies; the paper's schedules leave out what would keep one waiting.
+    alone : bool
+        Whether MO-SOS begins with nothing, so that its plan is its own program's.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
     progress : callable, optional
@@ -132,7 +140,7 @@ def solve_mosos(
     fits(smallest(trace, machine, menu), limit)
     if start is None and work.over():
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
-    found = Working(trace, machine, limit, kind, menu, max(bound, _computing(trace, machine, menu)), gap)
+    found = Working(trace, machine, limit, kind, menu, max(bound, _computing(trace, machine, menu)), gap, waits, alone)
     try:
         proved = found.all(start)
     except KeyboardInterrupt as stop:
