@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         NO_LIMIT as NO_LIMIT,
         OURS as OURS,
         RATIOS as RATIOS,
+        REDUCTIONS as REDUCTIONS,
         STARTED as STARTED,
         WAITS as WAITS,
         WAYS as WAYS,
