@@ -42,7 +42,7 @@ PACKAGES = {
     ],
 }
 # The same inside a package, for its folders and loose files; what is not named here may import nothing beside it.
-PLAN = ["plan", "facts", "planner", "fluid", "linear_programs", "tasks"]
+PLAN = ["plan", "facts", "planner", "fluid", "linear_programs", "incumbent", "tasks"]
 INSIDE = {
     "swap": {
         "plan": [],
@@ -52,6 +52,7 @@ INSIDE = {
         "own_planner": ["plan", "planner"],
         "_solver_process": [],
         "linear_programs": ["_solver_process", "plan", "facts"],
+        "incumbent": ["plan", "facts", "planner", "linear_programs"],
         "fluid": ["plan", "facts", "linear_programs"],
         "bound": ["plan", "facts", "fluid", "linear_programs"],
         **dict.fromkeys(("autoswap", "baselines", "mosos", "snu", "tensile"), PLAN),

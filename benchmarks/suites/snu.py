@@ -18,6 +18,7 @@ from gpumem.pipeline import report
 
 PARTS = {
     "ways": "Figures 7 and 8: computation and stall of an iteration within the card's memory, capacity clock",
+    "capacities": "Figure 8 where the card has less, so that heuristic and program are told apart",
     "moved": "What swapping on demand moves in an iteration, and what addresses change",
     "models": "The thesis' figures: what would have to be otherwise, alone, for the same relative time",
 }
@@ -53,6 +54,8 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
         study = papers.autoswap.Study(case, own, progress, tell, partial(rebatch, trace), not args.no_check)
         if "ways" in parts:
             results["ways"] += paper.ways(study, planners, SOME if args.quick else ROUNDS)
+        if "capacities" in parts and not args.quick:
+            results["capacities"] += paper.capacities(study, rounds=ROUNDS)
         if "moved" in parts:
             results["moved"] += paper.moved(study)
         if "models" in parts:

@@ -9,12 +9,15 @@ from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from benchmarks.papers.mosos.measured import (
+        ALONE as ALONE,
         HEADROOM as HEADROOM,
         NO_LIMIT as NO_LIMIT,
         OURS as OURS,
-        PROGRAMS as PROGRAMS,
         RATIOS as RATIOS,
-        SEARCH as SEARCH,
+        REDUCTIONS as REDUCTIONS,
+        STARTED as STARTED,
+        WAITS as WAITS,
+        WAYS as WAYS,
         headroom as headroom,
         limit_of as limit_of,
         reductions as reductions,

@@ -35,9 +35,16 @@ REDUCTIONS = {"checkmate-auto": 0.1353, "str-auto": 0.0436}  # of a step by MO-S
 EQUAL = (0.8, 0.7)  # ratios at which MO-SOS and STR-Auto are about equal, and
 LOOSE = 0.112  # both so far below Checkmate-Auto
 FREED = {"the fastest": 2e9, "Winograd": 6e6}  # bytes, for VGG19's node 18 where no memory is free: section 2.1
-NO_LIMIT, SEARCH = "no limit", "search"
-OURS = "mosos"
-PROGRAMS = ("checkmate-auto", "str-auto", OURS)
+NO_LIMIT = "no limit"
+OURS, WAITS, STARTED = "mosos", "mosos, waits", "mosos, started"
+OTHERS = ("heuristic", "search")  # what else could have the best plan
+ALONE: dict[str, Mapping[str, Any]] = {  # what begins with nothing, so that its plan is its own
+    "checkmate-auto": {},
+    "str-auto": {},
+    OURS: {"alone": True},
+    WAITS: {"alone": True, "waits": True},
+}
+WAYS = (*ALONE, *OTHERS, STARTED)
 HEADROOM = (0.85, 0.7)  # of a limit: what a program plans for that leaves the rest to workspaces
 
 
@@ -99,19 +106,20 @@ def limit_of(trace: Trace, ratio: float) -> int:
 
 @strict
 def steps(study: Study, ratios: Sequence[float] = RATIOS) -> list[Row]:
-    """Measure a step without a limit, then within each ratio by each program and the search: figures 4 and 5.
+    """Measure a step without a limit, then within each ratio by each of `WAYS`: figures 4 and 5.
 
     A row has the step by the capacity clock, what the program proved (`bound_ns`, `gap`, `status`), `seconds` of
-    planning, and where the time goes (see `spent`). The programs ask for `seconds` each; MO-SOS is handed the better
-    plan of the two that came before.
+    planning, and where the time goes (see `spent`). The programs ask for `seconds` each, and begin with nothing, but
+    for `STARTED`, whose schedules may wait: it is handed the best plan of all the others.
     """
     case = study.case
     begin = Run(case.trace, case.placement, case.line)
     rows = [{**_row(study, 1.0, NO_LIMIT), "status": "", **spent(case.trace, begin)}]
     for ratio in ratios:
         best: tuple[int, Plan] | None = None
-        for name in (*PROGRAMS, SEARCH):
-            known = {"start": best[1]} if best is not None and name == OURS else {}
+        for name in WAYS:
+            started = {"waits": True} | ({} if best is None else {"start": best[1]})
+            known = started if name == STARTED else ALONE.get(name, {})
             row, plan = _planned(study, ratio, name, known)
             rows.append(row)
             if plan is not None and (best is None or row["step_ns"] < best[0]):
@@ -147,7 +155,7 @@ def _solved(
     study: Study, limit: int, name: str, progress: Callable[[str], None], known: Mapping[str, Any]
 ) -> tuple[Plan, Row]:
     """A plan, and what is proved of it."""
-    planner = swap.planner_of(name)
+    planner = swap.planner_of(name.split(",")[0])
     told = planner.known({**study.options, **known, "progress": progress})
     found = planner.propose(study.case.trace, study.case.machine, limit, **told)
     if not planner.proves:
@@ -192,7 +200,10 @@ def spent(trace: Trace, run: Run) -> Row:
 
 
 def reductions(rows: Sequence[Row]) -> list[Row]:
-    """By how much MO-SOS shortens a step, a row a trace and a ratio, and by how much its bound lets it at most."""
+    """By how much MO-SOS, from nothing, shortens a step, and by how much its bound lets it at most.
+
+    A row a trace and a ratio; less than nothing where it is slower.
+    """
     found = {(r["trace"], r["ratio"], r["way"]): r for r in rows}
     least = {r["trace"]: r["step_ns"] for r in rows if r["way"] == NO_LIMIT}
     reduced = []

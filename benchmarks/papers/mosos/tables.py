@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from benchmarks.papers.mosos.measured import EQUAL, LOOSE, NO_LIMIT, OURS, REDUCTIONS, SEARCH, Row
+from benchmarks.papers.mosos.measured import EQUAL, LOOSE, NO_LIMIT, OTHERS, OURS, REDUCTIONS, STARTED, WAITS, Row
 from gpumem.pipeline.report import Figure, Series, columns, human, human_ns, percent
 from gpumem.simulator.machine import GIB
 
@@ -36,8 +36,9 @@ def step_table(rows: Sequence[Row]) -> str:
         cells = [r["trace"], f"{r['ratio']:g}", human(r["limit"]), r["way"], _ns(step) or "-", over]
         lines.append([*cells, *proved, seconds])
     told = [
-        f"`at least`: of the plans that each program says. {OURS} begins with the better plan of the two others.",
-        f"{SEARCH} keeps the fastest operators; where no plan can, it plans with the least and free memory chooses.",
+        f"`at least`: of the plans that each program says. Programs begin with nothing, but for {STARTED!r}, which has",
+        f"the best plan of all above it; `start`: it found no better one. In {WAITS!r} and there, stages may wait for",
+        "copies; the paper's do not. `late`: the time was up before the gap was closed.",
     ]
     return "\n".join([columns(lines), "", *told])
 
@@ -71,7 +72,7 @@ def reduction_table(rows: Sequence[Row]) -> str:
     equal = {"checkmate-auto": LOOSE, "str-auto": 0.0}
     lines.append(["", f"paper, about, at {EQUAL[0]} and {EQUAL[1]}", *(_part(equal.get(key)) for key in keys)])
     told = [
-        f"By how much {OURS} takes less than each, in %.",
+        f"By how much {OURS}, from nothing, takes less than each, in %.",
         "`at most`: if it got to its bound; `no limit`: if it took no more than without one.",
     ]
     return "\n".join([columns(lines), "", *told])
@@ -147,7 +148,7 @@ def _figure4(trace: str, rows: Sequence[Row]) -> Figure:
 
 def _figure5(trace: str, rows: Sequence[Row]) -> list[Figure]:
     """Where the time goes, and what is moved and made again."""
-    rows = [r for r in rows if r["way"] != SEARCH]
+    rows = [r for r in rows if r["way"] not in OTHERS]
     time = _curves(rows, "convolution_ns", 1e9, "{}: convolutions")
     time += _curves(rows, "other_ns", 1e9, "{}: other ops", "dashed")
     moved = _curves(rows, "offloaded", GIB, "{}: offloaded")

@@ -80,6 +80,10 @@ class Rows:
         self.columns += len(upper)
         return np.arange(self.columns - len(upper), self.columns)
 
+    def one(self, upper: float, *, cost: float = 0.0, whole: bool = False) -> int:
+        """Add a variable; return its column."""
+        return int(self.variables(np.array([upper]), cost=cost, whole=whole)[0])
+
     def add(self, right: F64, *, exact: bool = False) -> I64:
         """Add rows that are at most, or `exact`ly, these right sides. Return their indices."""
         self.right.append(np.asarray(right, np.float64))

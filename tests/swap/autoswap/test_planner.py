@@ -92,12 +92,13 @@ def test_the_whole_line_on_random_traces(data: st.DataObject) -> None:
     least = floor(trace)[1]
     limit = data.draw(st.integers(max(least, 1), max(trace.peak_load, least, 1)))
     score, peaks = data.draw(st.sampled_from(sorted(SCORES))), data.draw(st.sampled_from(PEAKS))
-    targets = data.draw(st.sampled_from([(1.0,), TARGETS]))
+    targets, as_printed = data.draw(st.sampled_from([(1.0,), TARGETS])), data.draw(st.booleans())
+    rules = {"peaks": peaks, "threshold": 1, "targets": targets, "as_printed": as_printed}
     try:
-        plan = autoswap(trace, machine, limit, score=score, peaks=peaks, threshold=1, targets=targets)
+        plan = autoswap(trace, machine, limit, score=score, **rules)
     except NotReached as stop:
         assert stop.reached > limit
-        assert peaks == "first" or gaps(trace).buffer.size == 0 or stop.reached >= least
+        assert as_printed or peaks == "first" or gaps(trace).buffer.size == 0 or stop.reached >= least
         return
     swapped = plan.apply(trace)
     assert swapped.peak_load <= limit
@@ -119,14 +120,36 @@ def test_selection_is_what_looking_at_every_op_gives(data: st.DataObject) -> Non
     trace = data.draw(traces())
     c = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
     order = np.array(data.draw(st.permutations(range(len(c)))), np.int64)
-    limit = data.draw(st.integers(0, trace.peak_load))
+    limit, every = data.draw(st.integers(0, trace.peak_load)), data.draw(st.booleans())
     load, naive = c.load.copy(), []
     for k in order.tolist():
-        if load.max() > limit and load[ops_of(c, k)].max(initial=0) > limit:
+        if load.max() > limit and (every or load[ops_of(c, k)].max(initial=0) > limit):
             load[ops_of(c, k)] -= c.size[k]
             naive.append(k)
-    chosen, left = select(c, order, limit, Pinned(trace, c.gaps, 10**6))
+    chosen, left = select(c, order, limit, Pinned(trace, c.gaps, 10**6), every=every)
     assert (chosen.tolist(), left.tolist()) == (sorted(naive), load.tolist())
+
+
+@given(st.data())
+def test_as_printed_takes_what_is_best_until_the_peak_is_at_the_limit(data: st.DataObject) -> None:
+    """IV-D: sorted by score, inserted one by one while the load is updated; of what straddles the peak (IV-A)."""
+    trace, machine = data.draw(traces()), tiny_machine()
+    limit = data.draw(st.integers(max(floor(trace)[1], 1), max(trace.peak_load, 1)))
+    score = data.draw(st.sampled_from(sorted(SCORES)))
+    c, peak = candidates(trace, machine, limit, threshold=1), int(trace.load().argmax())
+    assert all(peak in ops_of(c, k) for k in range(len(c)))
+    load, taken = trace.load().copy(), []
+    for k in sorted(range(len(c)), key=lambda k: -SCORES[score](c)[k]):
+        if load.max() <= limit:
+            break
+        load[ops_of(c, k)] -= c.size[k]
+        taken.append((int(c.gaps.buffer[k]), int(c.gaps.after[k])))
+    if load.max() > limit:
+        with pytest.raises(NotReached):
+            autoswap(trace, machine, limit, score=score, threshold=1, as_printed=True)
+    else:
+        plan = autoswap(trace, machine, limit, score=score, threshold=1, as_printed=True)
+        assert sorted((d.buffer, d.after) for d in plan.swaps) == sorted(taken)
 
 
 def test_a_value_stays_on_the_host_between_two_gaps_that_share_it() -> None:

@@ -16,10 +16,8 @@ def rules_of(rng: np.random.Generator, nodes: Nodes) -> Rules:
         reruns=flag(0.8),
         since=int(rng.integers(len(nodes))) if flag(0.2) else 0,
         by=by if flag(0.2) else None,
-        one_each=flag(0.3),
         plain=flag(0.4),
         duplex=flag(0.7),
-        fetches=int(rng.integers(1, 3)) if flag(0.3) else None,
     )
 
 

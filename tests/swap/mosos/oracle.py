@@ -119,19 +119,13 @@ class State:
     host: frozenset[int]
     leaving: tuple[tuple[int, int], ...]
     landing: tuple[tuple[int, int], ...]
-    fetched: tuple[int, ...]
     story: tuple[tuple[tuple[bool, bool, bool, bool], ...], ...]
 
 
 def least_value(nodes: Nodes, limit: float, rules: Rules, moved: float, *, memory: bool = False) -> float:
     """The least objective of all schedules, by trying all; `memory`: the least bytes. Infinite without any."""
     world = World(nodes)
-    if not rules.one_each or rules.by is not None:
-        return Search(world, limit, rules, moved, memory, rules.by).run()
-    every: list[tuple[int, ...]] = [()]
-    for row in world.by:
-        every = [(*some, v) for some in every for v in range(len(row))]
-    return min(Search(world, limit, rules, moved, memory, by).run() for by in every)
+    return Search(world, limit, rules, moved, memory, rules.by).run()
 
 
 class Search:
@@ -143,7 +137,7 @@ class Search:
 
     def run(self) -> float:
         n = self.world.n
-        best = {State(frozenset(), frozenset(), (), (), (0,) * n, ((),) * n): 0.0}
+        best = {State(frozenset(), frozenset(), (), (), ((),) * n): 0.0}
         for t in range(n):
             after: dict[State, float] = {}
             for state, value in best.items():
@@ -161,11 +155,6 @@ class Search:
             landing = dict(state.landing) | ({} if back is None else {back: w.end(t, w.in_ns[back])})
             if max([*leaving.values(), *landing.values()], default=0) >= w.n - (t < w.n - 1):
                 continue  # it ends too late to be of use
-            fetched = list(state.fetched)
-            if back is not None and self.rules.fetches is not None:
-                fetched[back] += 1
-                if fetched[back] > self.rules.fetches:
-                    continue
             moved = self.moved * sum(w.size[j] for j in (out, back) if j is not None)
             for cost, runs, keep in self.stage(t, state, leaving, landing):
                 story = self.told(t, state, runs, keep, out, back)
@@ -177,7 +166,6 @@ class Search:
                     state.host | {j for j, end in leaving.items() if end == t},
                     tuple(sorted((j, end) for j, end in leaving.items() if end > t)),
                     tuple(sorted((j, end) for j, end in landing.items() if end > t)),
-                    tuple(fetched),
                     story,
                 )
                 yield cost if self.memory else cost + moved, new
@@ -289,11 +277,8 @@ def obeys(nodes: Nodes, schedule: Schedule, rules: Rules) -> None:
     assert all(t >= rules.since and rules.reruns for t, _ in again)
     assert rules.copies or not schedule.out + schedule.back
     assert max(Counter(j for _, j in schedule.out).values(), default=0) <= 1
-    assert rules.fetches is None or max(Counter(j for _, j in schedule.back).values(), default=0) <= rules.fetches
     if rules.by is not None:
         assert all(v == rules.by[j] for _, j, v in runs)
-    if rules.one_each:
-        assert len({(j, v) for _, j, v in runs}) == n
     if rules.plain:
         where = {(t, j) for t, j, _ in runs}
         for j in range(n):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpumem.base import work
-from gpumem.swap.mosos import Implementation, Nodes, Rules, least, rounded, solve
+from gpumem.swap.mosos import Nodes, Rules, least, rounded, solve
 from gpumem.swap.mosos.program import MOVED
 from tests.swap.mosos.cases import case
 from tests.swap.mosos.oracle import least_value, obeys, random_nodes, replay
@@ -78,14 +78,6 @@ def test_a_thousand_schedules_are_what_the_program_thinks(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1000, 1200))
 def test_no_schedule_of_seven_nodes_is_better(seed: int) -> None:
     check(seed, 6 + seed % 2)
-
-
-def test_all_runs_of_a_node_take_one_implementation() -> None:
-    """A rerun in little room makes the first run slow as well."""
-    one = [Implementation("", 10)]
-    row = [[Implementation("quick", 10, 30), Implementation("slow", 25)], one, one, one]
-    nodes = Nodes.make(row, [[], [0], [1], [0, 2]], [40, 30, 30, 10], moves=False)
-    assert [solve(nodes, 99, Rules(one_each=each)).value for each in (False, True)] == [65, 80]
 
 
 @pytest.mark.parametrize(("seed", "limit", "values"), [(2, 35, (28, 31)), (4, 30, (34, inf))])

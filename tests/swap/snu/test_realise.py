@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 from gpumem.base import work
 from gpumem.simulator.machine import Link, Machine
 from gpumem.swap import Plan, Swap
+from gpumem.swap.facts.limits import Judge
 from gpumem.swap.fluid import Solution, relax
 from gpumem.swap.plan.gaps import Windows, windows
 from gpumem.swap.snu import realise
@@ -87,7 +88,7 @@ def test_the_clock_is_asked_until_the_deadline(monkeypatch: pytest.MonkeyPatch) 
     clock = [0.0]
     monkeypatch.setattr(work, "now", lambda: clock[0])
     trace = held_over(6, 5)
-    search = program._Search(trace, GTX, 24, 0.0)
+    search = program._Search(trace, GTX, 24, 0.0, 0)
     w, asked = windows(trace, GTX), []
 
     def offer(plan: Plan) -> int:
@@ -95,7 +96,7 @@ def test_the_clock_is_asked_until_the_deadline(monkeypatch: pytest.MonkeyPatch) 
         clock[0] += 4.0
         return 10**9
 
-    monkeypatch.setattr(program.Judge, "offer", lambda self, plan: offer(plan))
+    monkeypatch.setattr(Judge, "offer", lambda self, plan: offer(plan))
     found = SimpleNamespace(x=np.zeros(1))
     monkeypatch.setattr(program._Search, "solve", lambda self, *rest: (found, None))
     monkeypatch.setattr(program.PlacedProgram, "said", lambda self, x: (np.arange(6), w.after + 1, w.before))

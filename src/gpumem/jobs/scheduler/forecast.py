@@ -64,7 +64,7 @@ class Forecast:
         self.ns = ewma(self.ns, np.array(measured, np.float64), beta)
 
 
-def ewma(estimate: ArrayLike, measured: ArrayLike, beta: float) -> F64:
+def ewma(estimate: ArrayLike, measured: ArrayLike, beta: float, *, as_printed: bool = False) -> F64:
     """Move estimates towards what was measured: `beta * estimate + (1 - beta) * measured`.
 
     Parameters
@@ -73,6 +73,8 @@ def ewma(estimate: ArrayLike, measured: ArrayLike, beta: float) -> F64:
         Nanoseconds. The first estimate is the planned time, later ones are what this returned.
     beta : float
         Weight of the past, in [0, 1].
+    as_printed : bool
+        The paper's formula, which never learns; see the notes.
 
     Returns
     -------
@@ -103,6 +105,7 @@ def ewma(estimate: ArrayLike, measured: ArrayLike, beta: float) -> F64:
         raise ValueError(f"beta: {beta} is not in [0, 1]")
     if old.shape != new.shape:
         raise ValueError(f"ewma: estimates of the shape {old.shape}, measurements of the shape {new.shape}")
+    new = old if as_printed else new
     # rounding must not leave the interval: equal values stay what they are
     mixed: F64 = np.clip(beta * old + (1 - beta) * new, np.minimum(old, new), np.maximum(old, new))
     return mixed

@@ -17,7 +17,7 @@ from gpumem.base.errors import NotReached
 from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap._gaussian import Gaussian
-from gpumem.swap.autoswap.planner import PEAKS, TARGETS, best_plan, candidates
+from gpumem.swap.autoswap.planner import PEAKS, PRINTED, TARGETS, best_plan, candidates
 from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.options import option
@@ -40,6 +40,7 @@ class Bayes(PlannerRecord):
     peaks: str = option("first", PEAKS)
     threshold: int = option(2**20)
     targets: tuple[float, ...] = option(TARGETS)
+    as_printed: bool = False
     reports: ClassVar[bool] = True
 
 
@@ -55,6 +56,7 @@ def bayes(
     peaks: str = "first",
     threshold: int = 2**20,
     targets: tuple[float, ...] = TARGETS,
+    as_printed: bool = False,
     seconds: float | None = None,
     progress: work.Progress | None = None,
 ) -> Plan:
@@ -64,6 +66,8 @@ def bayes(
     ----------
     trace, machine, limit, peaks, threshold, targets
         As in `autoswap`.
+    as_printed : bool
+        As in `autoswap`; and the first weights are drawn, too.
     evaluations : int
         Plans that are simulated at most, 4 of them for the four scores.
     seed : int
@@ -79,7 +83,7 @@ def bayes(
     -------
     Plan
         The same whatever the executor; never a longer iteration, by the capacity clock, than that of the best of
-        the four scores with the same options.
+        the four scores with the same options, unless `as_printed`.
 
     Raises
     ------
@@ -111,9 +115,11 @@ def bayes(
     """
     if fits(trace, limit):
         return Plan.of(trace)
+    if as_printed:
+        peaks, targets = PEAKS[0], PRINTED
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
-    search = Trials.start(found, np.random.default_rng(seed))
-    job = zlib.compress(pickle.dumps((trace, machine, limit, found, targets)), 1)
+    search = Trials.start(found, np.random.default_rng(seed), drawn=as_printed)
+    job = zlib.compress(pickle.dumps((trace, machine, limit, found, targets, as_printed)), 1)
     for orders in iter(lambda: search.propose(min(BATCH, evaluations - len(search.results))), []):
         run = map if executor is None else executor.map
         search.results += work.each(run(_evaluate, [job] * len(orders), orders))
@@ -147,11 +153,15 @@ class Trials:
     results: list[Proposal | Missed] = field(default_factory=list)
 
     @classmethod
-    def start(cls, found: Candidates, rng: np.random.Generator) -> Trials:
-        """Begin with the scores themselves, so that ties are broken as `autoswap` breaks them."""
+    def start(cls, found: Candidates, rng: np.random.Generator, *, drawn: bool = False) -> Trials:
+        """Begin with the scores, so that ties are broken as `autoswap` breaks them, or with `drawn` weights."""
         raw = np.array([score(found) for score in SCORES.values()]).reshape(len(SCORES), len(found))
-        orders = [np.argsort(-row, kind="stable") for row in raw]
-        return cls(found, standardised(raw), rng, list(np.eye(len(SCORES))), orders)
+        scores, weights = standardised(raw), np.eye(len(SCORES))
+        if drawn:
+            weights = rng.uniform(-1, 1, weights.shape)
+            weights /= np.sqrt((weights**2).sum(axis=1, keepdims=True))
+        orders = [np.argsort(-row, kind="stable") for row in (weights @ scores if drawn else raw)]
+        return cls(found, scores, rng, list(weights), orders)
 
     @property
     def best(self) -> Proposal | Missed:
@@ -219,17 +229,17 @@ def standardised(scores: F64) -> F64:
 
 def _evaluate(job: bytes, order: I64) -> Proposal | Missed:
     """Return the plan that takes candidates in `order`, and its time; on any worker."""
-    trace, machine, limit, found, targets = _unpacked(job)
+    trace, machine, limit, found, targets, every = _unpacked(job)
     try:
-        return best_plan(trace, machine, limit, found, order, targets)
+        return best_plan(trace, machine, limit, found, order, targets, every=every)
     except NotReached as stop:
         return Missed(stop.reached, stop.hint)
 
 
 @lru_cache(maxsize=1)
-def _unpacked(job: bytes) -> tuple[Trace, Machine, int, Candidates, tuple[float, ...]]:
+def _unpacked(job: bytes) -> tuple[Trace, Machine, int, Candidates, tuple[float, ...], bool]:
     """What all evaluations share: a worker unpacks it once."""
-    shared: tuple[Trace, Machine, int, Candidates, tuple[float, ...]] = pickle.loads(zlib.decompress(job))
+    shared: tuple[Trace, Machine, int, Candidates, tuple[float, ...], bool] = pickle.loads(zlib.decompress(job))
     return shared
 
 

@@ -26,7 +26,7 @@ from gpumem.swap.planner import PlannerRecord, Proposal, plans
 from gpumem.trace import I64, Trace
 
 
-def select(c: Candidates, order: I64, limit: int, host: Pinned) -> tuple[I64, I64]:
+def select(c: Candidates, order: I64, limit: int, host: Pinned, *, every: bool = False) -> tuple[I64, I64]:
     """Take candidates in `order` until the load is at most `limit`, or there are no more.
 
     Parameters
@@ -37,6 +37,8 @@ def select(c: Candidates, order: I64, limit: int, host: Pinned) -> tuple[I64, I6
         Positions in `c`, the best first.
     host : Pinned
         The account of `c.gaps`, with nothing taken yet; what is taken is noted there.
+    every : bool
+        Whether candidates that help no op above the limit are taken in their turn as well.
 
     Returns
     -------
@@ -50,20 +52,30 @@ def select(c: Candidates, order: I64, limit: int, host: Pinned) -> tuple[I64, I6
     O((n + m) log n). `autoswap` says which candidates are passed over.
     """
     tree, budget = _tree.build(c.load), host.budget
-    _take(order, c.gaps.after, c.gaps.before, c.size, *tree, host.columns, len(c.load), limit, budget)
+    _take(order, c.gaps.after, c.gaps.before, c.size, *tree, host.columns, len(c.load), limit, budget, every)
     chosen = np.flatnonzero(host.columns.taken)
     return chosen, without(c.load, c.gaps.where(chosen), c.size[chosen])
 
 
 @jit
 def _take(
-    order: I64, after: I64, before: I64, size: I64, top: I64, add: I64, host: Values, n: int, limit: int, pinned: int
+    order: I64,
+    after: I64,
+    before: I64,
+    size: I64,
+    top: I64,
+    add: I64,
+    host: Values,
+    n: int,
+    limit: int,
+    pinned: int,
+    every: bool,
 ) -> None:
     """Take candidates into the account of the host; `top`, `add` are the tree of the load."""
     for k in order:
         if top[1] <= limit:
             return
-        if _tree.largest_around(top, add, n, after[k] + 1, before[k]) <= limit:
+        if not every and _tree.largest_around(top, add, n, after[k] + 1, before[k]) <= limit:
             continue
         if take(host, n, pinned, k, after[k], before[k]):
             _tree.add_around(top, add, n, after[k] + 1, before[k], -size[k])
@@ -72,6 +84,7 @@ def _take(
 ALL = "all"  # scores: the quickest plan counts
 PEAKS = ("first", "all")
 TARGETS = (1.0, 0.85, 0.7)
+PRINTED = (1.0,)  # targets: the paper stops selecting where the load is at the limit (IV-D)
 
 
 @strict_fields
@@ -83,6 +96,7 @@ class AutoSwap(PlannerRecord):
     peaks: str = option("first", PEAKS)
     threshold: int = option(2**20)
     targets: tuple[float, ...] = option(TARGETS)
+    as_printed: bool = False
 
 
 @plans(AutoSwap)
@@ -95,6 +109,7 @@ def autoswap(
     peaks: str = "first",
     threshold: int = 2**20,
     targets: tuple[float, ...] = TARGETS,
+    as_printed: bool = False,
     seconds: float | None = None,
 ) -> Plan:
     """Plan swaps that bring the load of `trace` down to `limit` bytes.
@@ -113,6 +128,9 @@ def autoswap(
     targets : tuple of float
         Fractions of the limit, in (0, 1]. The selection goes on until the load is that low; the plan whose
         iteration is shortest by the capacity clock counts, the first of several. `(1,)` is the paper's rule.
+    as_printed : bool
+        The paper's selection: candidates straddle the first peak, and are taken one after the other, whether they help
+        or not, until the load is at the limit. `peaks` and `targets` are not looked at.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
 
@@ -126,8 +144,10 @@ def autoswap(
     -----
     Near-linear: O((n + m) log n) for m candidates, and for each target that is tried a rewrite and a simulation;
     with one target there is neither, and the first plan without overhead ends the search. Scores see the time line
-    without swapping. A gap that straddles no op above the target at its turn is passed over (the paper would take
-    it and move its bytes for nothing), and so is one that would exceed the pinned-host budget.
+    without swapping. A gap that straddles no op above the target at its turn is passed over (the paper takes it, see
+    `as_printed`, and moves its bytes for nothing), and so is one that would exceed the pinned-host budget. The schedule
+    is the paper's as we read it: copies in the order of their accesses, one after the other, and where the load would
+    exceed the limit an op waits until enough of those handed over have ended.
 
     Why targets: a load that just fits leaves no room for the copies under way, and ops wait for them.
 
@@ -146,12 +166,16 @@ def autoswap(
     """
     if fits(trace, limit):
         return Plan.of(trace)
+    if as_printed:
+        peaks, targets = PEAKS[0], PRINTED
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
     best, missed = list[Proposal](), list[NotReached]()
     for name in [*SCORES] if score == ALL else [score]:
         order, judge = np.argsort(-SCORES[name](found), kind="stable"), len(targets) > 1 or score == ALL
         try:
-            best.append(best_plan(trace, machine, limit, found, order, work.each(targets), judge=judge))
+            best.append(
+                best_plan(trace, machine, limit, found, order, work.each(targets), judge=judge, every=as_printed)
+            )
         except NotReached as stop:
             missed.append(stop)
     if not best:
@@ -168,17 +192,18 @@ def best_plan(
     targets: Iterable[float] = TARGETS,
     *,
     judge: bool = True,
+    every: bool = False,
 ) -> Proposal:
     """Return the best plan that takes candidates in `order`, and its makespan by the capacity clock.
 
-    Parameters and errors as in `autoswap`; where `judge` is False the plan of the first target is as good as any
-    (its makespan is given as 0).
+    Parameters and errors as in `autoswap` and `select`; where `judge` is False the plan of the first target is as good
+    as any (its makespan is given as 0).
     """
     best: Proposal | None = None
     seen: set[bytes] = set()
     for target in targets:
         host = Pinned(trace, found.gaps, machine.pinned)
-        chosen, load = select(found, order, int(limit * target), host)
+        chosen, load = select(found, order, int(limit * target), host, every=every)
         reached = int(load.max())
         if reached > limit:
             raise NotReached(reached, limit, hint=_hint(found, reached, machine))

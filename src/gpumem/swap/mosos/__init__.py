@@ -5,7 +5,8 @@ Read `problem` first: what the program decides about, what a schedule may do, an
 schedule near its linear relaxation; `schedule` is what a solution says, in whole bytes.
 
 Real traces: `stages` cuts them into nodes, `translate` makes a plan of a schedule, `planners` has `mosos` and its
-restrictions, Checkmate and STR; `work` is what these do one after the other.
+restrictions, Checkmate and STR; `work` is what these do one after the other. `waiting`, which is not the paper's, has
+stages that wait for copies.
 """
 
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
         Schedule as Schedule,
     )
     from gpumem.swap.mosos.rounding import automatic as automatic, rounded as rounded
-    from gpumem.swap.mosos.solve import least as least, relaxed as relaxed, solve as solve
+    from gpumem.swap.mosos.solve import least as least, solve as solve
     from gpumem.swap.mosos.stages import Stages as Stages
     from gpumem.swap.mosos.translate import plan_of as plan_of
 

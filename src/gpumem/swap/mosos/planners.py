@@ -17,14 +17,13 @@ from gpumem.base import work
 from gpumem.base.arguments import strict_fields
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
-from gpumem.simulator.simulate import simulate
-from gpumem.swap.facts.limits import FAR, fits
+from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.operators import Menu, menu_of, smallest
 from gpumem.swap.facts.options import check_ops, check_start, option
-from gpumem.swap.linear_programs import LATE, OPTIMAL
+from gpumem.swap.incumbent import as_it_is
 from gpumem.swap.mosos.work import FAMILY, Working
 from gpumem.swap.plan import Plan
-from gpumem.swap.planner import PLANS, START, PlannerRecord, Proposal, plan_only, plans
+from gpumem.swap.planner import PLANS, PlannerRecord, Proposal, plan_only, plans
 from gpumem.trace import Trace
 
 GAP = 0.002  # of the best possible time: what a schedule may be above it
@@ -40,6 +39,8 @@ class Mosos(PlannerRecord):
     bound: int = option(0)
     gap: float = option(GAP)
     algorithms: Menu | None = None
+    waits: bool = False
+    alone: bool = False
     proves: ClassVar[bool] = True
     reports: ClassVar[bool] = True
 
@@ -65,6 +66,8 @@ def solve_mosos(
     bound: int = 0,
     gap: float = GAP,
     algorithms: Menu | None = None,
+    waits: bool = False,
+    alone: bool = False,
     seconds: float | None = None,
     progress: work.Progress | None = None,
 ) -> Proposal:
@@ -79,13 +82,17 @@ def solve_mosos(
         each op runs by the fastest operator that fits beside what it must hold. `checkmate-auto`, `str-auto`: planned
         without workspaces, then each op, and each rerun, takes the fastest that fits into the memory left free.
     start : Plan, optional
-        A plan to begin with. Left out, MO-SOS begins with those of STR-Auto and Checkmate-Auto.
+        A plan to begin with. Left out, MO-SOS begins with those of STR-Auto and Checkmate-Auto, unless `alone`.
     bound : int
         Nanoseconds: a certified least time of an iteration.
     gap : float
         How far from the best possible a schedule may be, as a fraction of its time.
     algorithms : mapping, optional
         Of an op's position, the ways to run it; left out, those of `gpumem.simulator.workspaces`.
+    waits : bool
+        Whether stages may wait for copies; the paper's schedules leave out what would keep one waiting.
+    alone : bool
+        Whether MO-SOS begins with nothing, so that its plan is its own program's.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
     progress : callable, optional
@@ -127,39 +134,20 @@ def solve_mosos(
     check_ops(algorithms or (), trace)
     menu = menu_of(trace, machine) if algorithms is None else algorithms
     if trace.peak_load <= limit:
-        time = simulate(trace, machine, capacity=limit).makespan
-        return Proposal(Plan.of(trace), time, time, OPTIMAL)
+        return as_it_is(trace, machine, limit)
     fits(smallest(trace, machine, menu), limit)
     if start is None and work.over():
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
-    found = Working(trace, machine, limit, kind, menu, max(bound, _computing(trace, machine, menu)), gap)
-    try:
-        proved = found.all(start)
-    except KeyboardInterrupt as stop:
-        stop.add_note(f"{trace.name}: {found.told}")
-        raise
-    plan = found.judge.best
-    if plan is None or found.judge.line is None:
-        raise _missed(found)
-    value = found.judge.line.makespan
-    least = found.below(proved, value)
-    status = OPTIMAL if value - least <= gap * value else START if plan is start else LATE
-    return Proposal(plan, value, least, status)
+    found = Working(trace, machine, limit, gap, max(bound, _computing(trace, machine, menu)), kind, menu, waits, alone)
+    found.begin(start)
+    with found.noted():
+        found.all()
+    return found.proposal()
 
 
 mosos = plan_only(solve_mosos)
 checkmate, checkmate_auto = partial(mosos, kind="checkmate"), partial(mosos, kind="checkmate-auto")
 str_, str_auto = partial(mosos, kind="str"), partial(mosos, kind="str-auto")
-
-
-def _missed(found: Working) -> NotReached:
-    """What to raise without a plan: the lowest load of one, or that of the trace as it is, said to be so, and why."""
-    otherwise = "a planner that may wait for copies may get lower"
-    if found.judge.lowest < found.trace.peak_load or found.judge.pinned < FAR:
-        return found.judge.missed(otherwise)
-    why = f"no plan got lower, that is the load of the step as it is: {found.ended}" if found.ended else ""
-    hint = "; ".join(filter(None, [why, work.hint(otherwise)]))
-    return NotReached(found.trace.peak_load, found.limit, hint=hint)
 
 
 def _computing(trace: Trace, machine: Machine, menu: Menu) -> int:

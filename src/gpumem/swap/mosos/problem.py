@@ -7,6 +7,15 @@ Nodes are computed in order, one new one a stage: stage t begins with reruns of 
     out              0 -->|                                 offloaded while stage 1 runs
     back                                 |--> 0             or fetched while an earlier stage runs
 
+The paper's copies never keep a stage waiting: one ends in the stage that the times of the nodes say. Where `waits` are
+allowed, a stage ends when its node has run and the copies that are due then have ended. A copy out is handed over
+behind the use and is due at the end of a stage that is chosen, a copy back behind that is due before the next use::
+
+    stage      0                1       2             3
+    runs     [ 0 ]............[ 1 ]   [ 2 ].........[ 3 ]
+    out          |--> due here               waits
+    back                                   |-----> 0
+
 A *plain* schedule is one that a `Plan` can say. Of an output, between two of its recorded uses `u < v` in a row, where
 node u makes it or reads it, and node v reads it (what runs again does not count)::
 
@@ -135,7 +144,8 @@ class Schedule(Shown):
 
     `stage`, `node`, `by`: int64[r], the runs in order, with the index of the implementation; `there[t, j]`: whether the
     output of node j is on the device when stage t begins; `out`, `back`: pairs of the stage in which a copy of a node's
-    output begins and the node; `memory`: int64[r], bytes in use while each run computes; `time`: of all runs, ns.
+    output begins and the node; `memory`: int64[r], bytes in use while each run computes; `time`: of all runs, ns;
+    `wait`: ns in which nothing runs, as copies are due.
     """
 
     stage: I64
@@ -146,6 +156,7 @@ class Schedule(Shown):
     back: tuple[tuple[int, int], ...]
     memory: I64
     time: int
+    wait: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -163,25 +174,31 @@ class Rules(Shown):
     by : int64[n], optional
         The implementation of each node that every run of it takes: no choice, as in Checkmate and STR. The times of
         copies stay those of the fastest ones.
-    one_each : bool
-        Whether all runs of a node take the same implementation, whichever it is.
     plain : bool
         Whether the schedule has to be one that a `Plan` can say: between two recorded uses an output leaves and comes
         back once at most.
     duplex : bool
         Whether a copy out and a copy in may be in flight together.
-    fetches : int, optional
-        How often an output may be prefetched, m of the paper's (8); as often as one likes where left out.
+    waits : bool
+        Whether stages may wait for copies, which is not the paper's; of plain schedules only.
+
+    Raises
+    ------
+    ValueError
+        `waits` without `plain`.
     """
 
     copies: bool = True
     reruns: bool = True
     since: int = 0
     by: I64 | None = None
-    one_each: bool = False
     plain: bool = False
     duplex: bool = True
-    fetches: int | None = None
+    waits: bool = False
+
+    def __post_init__(self) -> None:
+        if self.waits and not self.plain:
+            raise ValueError("rules: waits without plain: when a copy is due is known between two uses only")
 
 
 ALL = Rules()

@@ -6,25 +6,25 @@
     S[t, j]      its output is there when stage t begins
     O[t, j]      a copy of it out begins with stage t;  P[t, j]  a copy of it back
     F[t, i, k]   it is freed in stage t after the run of node k
+    W[t]         how long stage t waits for copies behind its runs, where it may
     U[t, k]      bytes in use while node k runs in stage t, workspace included
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
 
 from gpumem.swap.linear_programs import Rows
+from gpumem.swap.mosos._lines import Lines
 from gpumem.swap.mosos.problem import Nodes, Rules
 from gpumem.swap.mosos.scope import Scope
+from gpumem.swap.mosos.waiting import Engines
 from gpumem.trace import F64, I64, Bool
 
 MOVED = 1e-6  # ns that a byte over the link costs: of schedules that take as long, the one that moves least
 FINE = 2**16  # units of memory in the limit at most, units of time in all fastest runs: keeps coefficients moderate
-
-Terms = Iterable[tuple[int, float]]  # columns with their coefficients; column -1 is a variable that is 0
 
 
 class StageProgram:
@@ -35,12 +35,11 @@ class StageProgram:
     Where the paper is silent or wrong: a copy that does not end before the last stage begins is no use and is left
     out. A prefetch holds its bytes from the stage in which it begins, (14), an offload keeps the output through the
     stage in which it ends, (7) and (17). Of (17) only `Free <= 1 - h` is stated, for each term of h by itself and with
-    the F of an output summed, since it is freed once in a stage: that is tighter than the paper's division by max(h),
-    and F needs to be no whole number. The other half, that what is dead is freed, follows from what memory is worth.
-    That what is copied out comes back, (8), follows from what a copy costs. A node does not run again where its output
-    is there, and nothing is freed behind a node that does not run: both follow too, and make the linear program
-    tighter. Nothing is kept that nobody can read any more. S needs to be no whole number either: the least S for given
-    R, O and P is 0 or 1, and takes no more memory.
+    the F of an output summed, since it is freed once in a stage: that is tighter than the paper's division by max(h).
+    The other half, that what is dead is freed, follows from what memory is worth. That what is copied out comes back,
+    (8), follows from what a copy costs; how often it comes back is not limited. A node does not run again where its
+    output is there, and nothing is freed behind a node that does not run: both follow too, and make the linear program
+    tighter. Nothing is kept that nobody can read any more.
 
     With `since` and few nodes marked `again` there are fewer R, which is what makes 50 nodes solvable.
 
@@ -50,26 +49,34 @@ class StageProgram:
     def __init__(self, nodes: Nodes, rules: Rules, limit: int | None) -> None:
         self.nodes, self.rules, self.n = nodes, rules, len(nodes)
         self.scope = Scope.of(nodes, rules)
-        self.rows, self._lines = Rows(), _Lines()
+        self.leaving = [self.scope.leaving(self.scope.out, t) for t in range(self.n)]
+        self.landing = [self.scope.landing(self.scope.back, t) for t in range(self.n)]
+        self.rows, self.lines = Rows(), Lines()
         self.time_unit = max(float(nodes.fastest.sum()) / FINE, 1.0)
         rooms = [x.workspace for row in nodes.implementations for x in row]
         most = int(nodes.held.max(initial=0) + 2 * nodes.size.sum()) + max(rooms, default=0)
         self.unit = max((most if limit is None else limit) / FINE, 1.0)
         self.room = (most if limit is None else limit) / self.unit
-        self.least = self._one(self.room, cost=1.0) if limit is None else -1
+        self.least = self.rows.one(self.room, cost=1.0) if limit is None else -1
         self._variables(timed=limit is not None)
         self._runs()
         if rules.copies:
             self._copies()
-        if rules.one_each:
-            self._one_implementation_each()
+            if rules.waits:
+                parts = (nodes, self.scope, self.lines, self.rows, self.time_unit, self.r, self.o, self.p)
+                Engines(*parts).wait(cost=float(limit is not None))
+            else:
+                self._engines()
         if rules.plain:
             self._plain()
         self._memory()
-        self._lines.into(self.rows)
+        self.lines.into(self.rows)
 
-    def _one(self, upper: float, *, cost: float = 0.0, whole: bool = False) -> int:
-        return int(self.rows.variables(np.array([upper]), cost=cost, whole=whole)[0])
+    def _flag(self) -> int:
+        """0 or 1. Those that follow from others are whole numbers too, as S and F: they need not be, but HiGHS (1.12,
+        without presolve) then lost the optimum of 1 in 400 small programs, and took 2 to 4 times as long for 24 nodes.
+        """
+        return self.rows.one(1.0, whole=True)
 
     def _variables(self, *, timed: bool) -> None:
         scope, n = self.scope, self.n
@@ -77,16 +84,16 @@ class StageProgram:
         for t, j in np.argwhere(scope.runs).tolist():
             for v in scope.choice[j]:
                 cost = self.nodes.implementations[j][v].time / self.time_unit * timed
-                self.r[t][j][v] = self._one(1.0, cost=cost, whole=True)
+                self.r[t][j][v] = self.rows.one(1.0, cost=cost, whole=True)
         moved = self.nodes.size.astype(np.float64) * (MOVED / self.time_unit * timed)
-        self.s = self._each(scope.stays, whole=False)
+        self.s = self._each(scope.stays)
         self.o, self.p = (self._each(where, moved) for where in (scope.out, scope.back))
 
-    def _each(self, where: Bool, cost: F64 | None = None, whole: bool = True) -> I64:
+    def _each(self, where: Bool, cost: F64 | None = None) -> I64:
         """A 0-1 variable for each stage and node `where` there may be one; -1 elsewhere, and for stage n."""
         column = np.full((self.n + 1, self.n), -1, np.int64)
         t, j = np.nonzero(where)
-        column[t, j] = self.rows.variables(np.ones(len(t)), cost=0.0 if cost is None else cost[j], whole=whole)
+        column[t, j] = self.rows.variables(np.ones(len(t)), cost=0.0 if cost is None else cost[j], whole=True)
         return column
 
     def _ran(self, t: int, j: int, value: float = 1.0) -> list[tuple[int, float]]:
@@ -99,17 +106,17 @@ class StageProgram:
         return [(int(self.p[x, j]), value) for x in begins]
 
     def _out_in(self, t: int, j: int) -> list[tuple[int, float]]:
-        return [(int(self.o[x, j]), 1.0) for x in self.scope.flying(self.scope.out, self.scope.out_end, t, j)]
+        return [(int(self.o[x, j]), 1.0) for x in np.flatnonzero(self.leaving[t][:, j])]
 
     def _back_in(self, t: int, j: int, value: float = 1.0) -> list[tuple[int, float]]:
-        return [(int(self.p[x, j]), value) for x in self.scope.flying(self.scope.back, self.scope.in_end, t, j)]
+        return [(int(self.p[x, j]), value) for x in np.flatnonzero(self.landing[t][:, j])]
 
     def _runs(self) -> None:
         """(2)-(5): each node in its stage, from what is there; what is there was there before, made or brought."""
-        say, s = self._lines.at_most, self.s
+        say, s = self.lines.at_most, self.s
         for t, k in np.argwhere(self.scope.runs).tolist():
             if t == k:
-                self._lines.exactly(self._ran(t, t), 1.0)
+                self.lines.exactly(self._ran(t, t), 1.0)
             else:
                 say([*self._ran(t, k), (s[t, k], 1.0)], 1.0)
             for j in self.scope.deps[k]:
@@ -119,10 +126,10 @@ class StageProgram:
             say([(s[t, j], 1.0), *before])
 
     def _copies(self) -> None:
-        """(6)-(13): one copy out at most, of what is there; copies back after it; one copy a direction at a time."""
-        say, scope = self._lines.at_most, self.scope
+        """(6)-(9): one copy out at most, of what is there; copies back after it."""
+        say, scope = self.lines.at_most, self.scope
         for t, j in np.argwhere(scope.out).tolist():
-            for x in range(t, scope.out_end[t, j] + 1):
+            for x in range(scope.out_first[t, j], scope.out_end[t, j] + 1):
                 say([(self.o[t, j], 1.0), (self.s[x, j], -1.0)])
         for t, j in np.argwhere(scope.back).tolist():
             begun = np.flatnonzero(scope.out[:, j] & (scope.out_end[:, j] < t))
@@ -130,20 +137,14 @@ class StageProgram:
         for j in np.flatnonzero(scope.out.any(axis=0)).tolist():
             out = [(column, 1.0) for column in self.o[:, j]]
             say(out, 1.0)
-            if self.rules.fetches is not None:
-                back = [(column, 1.0) for column in self.p[:, j]]
-                say(back + [(column, -float(self.rules.fetches)) for column, _ in out])
+
+    def _engines(self) -> None:
+        """(10)-(13): one copy a direction at a time."""
         for t in range(self.n):
             out = [term for j in range(self.n) for term in self._out_in(t, j)]
             back = [term for j in range(self.n) for term in self._back_in(t, j)]
             for engine in [out, back] if self.rules.duplex else [out + back]:
-                say(engine, 1.0)
-
-    def _one_implementation_each(self) -> None:
-        """A rerun goes by the implementation of the run in the node's own stage."""
-        for t, j in np.argwhere(self.scope.runs).tolist():
-            for v, column in self.r[t][j].items() if t > j else ():
-                self._lines.at_most([(column, 1.0), (self.r[j][j][v], -1.0)])
+                self.lines.at_most(engine, 1.0)
 
     def _plain(self) -> None:
         """Between two recorded uses an output leaves once and comes back once, by a copy or by a run.
@@ -152,18 +153,18 @@ class StageProgram:
         earlier one. After its last use an output may stay for a while (`Hold`). Runs whose outputs do not outlast their
         stage are free: a plan's reruns make what they miss in scratch.
         """
-        say, s = self._lines.at_most, self.s
+        say, s = self.lines.at_most, self.s
         for j in range(self.n):
             uses = [j, *self.scope.users[j]]
             for a, b in pairwise(uses):
-                kept = [(t, self._one(1.0)) for t in range(a + 1, b) if s[t + 1, j] >= 0]
+                kept = [(t, self._flag()) for t in range(a + 1, b) if s[t + 1, j] >= 0]
                 for t, column in kept:  # what is there in stage t + 1, but was not in t nor was copied
                     say([(s[t + 1, j], 1.0), (s[t, j], -1.0), (column, -1.0), *self._arrives(t, j, -1.0)])
                 made = [*((column, 1.0) for _, column in kept), *self._ran(b, j)]
-                back = [(self.p[x, j], 1.0) for x in range(a + 1, b) if self.scope.back[x, j]]
+                back = [(self.p[x, j], 1.0) for x in range(a + 1, b + 1) if self.scope.back[x, j]]
                 say([*made, *back], 1.0)
                 say([*made, (s[a + 1, j], 1.0)], 1.0)
-                out = [(self.o[x, j], 1.0) for x in range(a + 1, b)]
+                out = [(self.o[x, j], 1.0) for x in range(a, b)]
                 say([*out, *((column, -1.0) for column, _ in back)])
                 for x in range(a + 1, b):
                     say([(self.p[x, j], 1.0), (s[x, j], 1.0)], 1.0 if self.p[x, j] >= 0 else 2.0)
@@ -172,7 +173,7 @@ class StageProgram:
 
     def _memory(self) -> None:
         """(14)-(18), stage by stage."""
-        say, size = self._lines.at_most, self.nodes.size / self.unit
+        say, size = self.lines.at_most, self.nodes.size / self.unit
         for t in range(self.n):
             freed = self._freed(t)
             before: list[tuple[int, float]] = []
@@ -181,7 +182,7 @@ class StageProgram:
             right = -float(self.nodes.held[t]) / self.unit
             for k in np.flatnonzero(self.scope.runs[t, : t + 1]).tolist():
                 rooms = {v: self.nodes.implementations[k][v].workspace / self.unit for v in self.r[t][k]}
-                used = self._one(self.room)
+                used = self.rows.one(self.room)
                 say([*before, *((c, size[k] + rooms[v]) for v, c in self.r[t][k].items()), (used, -1.0)], right)
                 before = [(used, 1.0), *((c, -rooms[v]) for v, c in self.r[t][k].items())]
                 before += [(column, -size[i]) for i, column in freed.get(k, [])]
@@ -200,14 +201,14 @@ class StageProgram:
             if self.rules.plain:
                 self._leaves_before(t, i, freed)
                 places = places if self.scope.runs[t, i] else []
-            column = {k: self._one(1.0) for k in places}
+            column = {k: self._flag() for k in places}
             for k, free in column.items():
                 freed.setdefault(k, []).append((i, free))
             self._frees_once(t, i, column)
         return freed
 
     def _frees_once(self, t: int, i: int, column: dict[int, int]) -> None:
-        say = self._lines.at_most
+        say = self.lines.at_most
         for k, free in column.items():
             say([(free, 1.0), *self._ran(t, k, -1.0)])
             if k != i:
@@ -222,44 +223,7 @@ class StageProgram:
         """In a plain schedule what is there when a stage begins outlasts its reruns; what is dead goes after them."""
         reruns = np.flatnonzero(self.scope.runs[t, :t])
         if t > max(self.scope.users[i], default=i) and len(reruns):
-            free = self._one(1.0)
+            free = self._flag()
             freed.setdefault(int(reruns[-1]), []).append((i, free))
-            self._lines.at_most([(free, 1.0), (self.s[t, i], -1.0)])
-            self._lines.at_most([(free, 1.0), (self.s[t + 1, i], 1.0)], 1.0)
-
-
-class _Lines:
-    """Rows of a program, one at a time."""
-
-    def __init__(self) -> None:
-        self.row: list[int] = []
-        self.column: list[int] = []
-        self.value: list[float] = []
-        self.right: list[float] = []
-        self.exact: list[int] = []
-
-    def at_most(self, terms: Terms, right: float = 0.0) -> None:
-        """Add a row `terms <= right`, unless all its variables are 0."""
-        there = [(column, value) for column, value in terms if column >= 0]
-        if there and sum(value for _, value in there if value > 0) > right:  # else it holds whatever they are
-            self._add(there, right)
-
-    def exactly(self, terms: Terms, right: float) -> None:
-        """Add a row `terms = right`."""
-        self.exact.append(len(self.right))
-        self._add([(column, value) for column, value in terms if column >= 0], right)
-
-    def _add(self, there: list[tuple[int, float]], right: float) -> None:
-        self.row += [len(self.right)] * len(there)
-        self.column += [int(column) for column, _ in there]
-        self.value += [float(value) for _, value in there]
-        self.right.append(right)
-
-    def into(self, rows: Rows) -> None:
-        """Put the rows into a program, those that are exact first."""
-        exact = np.zeros(len(self.right), np.bool_)
-        exact[self.exact] = True
-        place, right = np.empty(len(exact), np.int64), np.array(self.right)
-        for kind in (True, False):
-            place[exact == kind] = rows.add(right[exact == kind], exact=kind)
-        rows.put(place[np.array(self.row, np.int64)], np.array(self.column, np.int64), np.array(self.value))
+            self.lines.at_most([(free, 1.0), (self.s[t, i], -1.0)])
+            self.lines.at_most([(free, 1.0), (self.s[t + 1, i], 1.0)], 1.0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpumem.swap.mosos.problem import Nodes, Schedule
 from gpumem.swap.mosos.program import MOVED, StageProgram
 from gpumem.swap.mosos.scope import Scope
+from gpumem.swap.mosos.waiting import waiting
 from gpumem.trace import F64, I64, Bool
 
 
@@ -44,9 +45,11 @@ class Decisions:
         there = _thinned(by, out, back, scope)
         stage, node = np.nonzero(by >= 0)
         run = by[stage, node]
-        time = sum(nodes.implementations[j][v].time for j, v in zip(node.tolist(), run.tolist()))
+        times = [nodes.implementations[j][v].time for j, v in zip(node.tolist(), run.tolist())]
         memory = np.array(_memory(nodes, scope, by, out, back, there), np.int64)
-        return Schedule(stage, node, run, there[:-1], _pairs(out), _pairs(back), memory, time)
+        first = tuple((int(scope.out_first[t, j]), int(j)) for t, j in np.argwhere(out))
+        found = Schedule(stage, node, run, there[:-1], first, _pairs(back), memory, sum(times))
+        return replace(found, wait=waiting(nodes, scope, found))
 
 
 def _pairs(begins: Bool) -> tuple[tuple[int, int], ...]:
@@ -70,7 +73,7 @@ def _thinned(by: I64, out: Bool, back: Bool, scope: Scope) -> Bool:
                 by[t, k] = -1
             if by[t, k] >= 0:
                 read[scope.deps[k]] = True
-        flying = (out[: t + 1] & (scope.out_end[: t + 1] >= t)).any(axis=0) if copies else none
+        flying = scope.leaving(out, t).any(axis=0) if copies else none
         there[t] = (read | kept) & (by[t] < 0) | flying
     return there
 
@@ -83,12 +86,12 @@ def _memory(nodes: Nodes, scope: Scope, by: I64, out: Bool, back: Bool, there: B
     for t in range(len(by)):
         stays: Bool = there[t + 1]
         if copies:
-            coming = np.any(back[: t + 1] & (scope.in_end[: t + 1] >= t), axis=0)
+            coming = np.any(scope.landing(back, t), axis=0)
             arrives = (back & (scope.in_end == t)).any(axis=0)
-            going: Bool = np.any(out[: t + 1] & (scope.out_end[: t + 1] >= t), axis=0)
+            going: Bool = np.any(scope.leaving(out, t), axis=0)
             stays = (stays & ~arrives) | going
         used = int(nodes.held[t] + nodes.size[there[t]].sum() + nodes.size[coming].sum())
-        through = there[t] & scope.plain  # what a plan holds through all reruns of the stage
+        through = there[t] & scope.rules.plain  # what a plan holds through all reruns of the stage
         for k in np.flatnonzero(by[t] >= 0).tolist():
             if k == t:
                 used -= int(nodes.size[through & ~stays & (last < t)].sum())
@@ -102,6 +105,6 @@ def _memory(nodes: Nodes, scope: Scope, by: I64, out: Bool, back: Bool, there: B
 
 
 def value(nodes: Nodes, schedule: Schedule) -> float:
-    """The objective: the time of all runs in ns, and a little for what is moved."""
+    """The objective: the time of all runs and waits in ns, and a little for what is moved."""
     moved = sum(int(nodes.size[j]) for _, j in (*schedule.out, *schedule.back))
-    return schedule.time + MOVED * moved
+    return schedule.time + schedule.wait + MOVED * moved

@@ -16,8 +16,13 @@ class Scope:
     """For n nodes, stages by nodes: where a node may run, its output be kept, a copy begin and end.
 
     `deps`, `users`: of each node, ascending; `choice`: its implementations that may be of use; `runs`, `stays`, `out`,
-    `back`: bool[n, n]; `out_end`, `in_end`: int64[n, n], the stage in which a copy ends that begins with a stage, n for
-    never; `plain`: whether the schedule has to be one that a plan can say.
+    `back`: bool[n, n], a copy out and one back by the stage that names it; `out_first`, `out_end`, `in_end`:
+    int64[n, n], the stages through which that holds memory, a copy back from its own one on, n for never;
+    `rules`: what the schedule may do.
+
+    A copy is named by the stage with which it begins. Where stages wait, that of a copy out is known, and it is named
+    by the stage at whose end it is due: that of the use itself if nothing runs meanwhile. A copy back that begins
+    behind the last stage before the next use is named by the stage of that use, before which it ends.
     """
 
     deps: list[list[int]]
@@ -27,9 +32,10 @@ class Scope:
     stays: Bool
     out: Bool
     back: Bool
+    out_first: I64
     out_end: I64
     in_end: I64
-    plain: bool
+    rules: Rules
 
     @classmethod
     def of(cls, nodes: Nodes, rules: Rules) -> Scope:
@@ -42,21 +48,29 @@ class Scope:
             if rules.reruns and nodes.again[j]:
                 runs[:, j] |= (stage > j) & (stage >= rules.since) & (stage <= last[j])
         stays = (stage[:, np.newaxis] > stage) & (stage[:, np.newaxis] <= last)
-        out_end, in_end = nodes.ends(nodes.out_ns), nodes.ends(nodes.in_ns)
-        may = stays & nodes.moves & rules.copies
-        out, back = (may & _in_a_gap(users, end) if rules.plain else may for end in (out_end, in_end))
+        may = nodes.moves & rules.copies
+        if rules.waits:
+            out, back, out_first, out_end, in_end = _due(users)
+            out, back = out & may, back & may
+        else:
+            out_end, in_end = nodes.ends(nodes.out_ns), nodes.ends(nodes.in_ns)
+            out_first = np.broadcast_to(stage[:, np.newaxis], (n, n))
+            out, back = (stays & may & (_in_a_gap(users, end) if rules.plain else True) for end in (out_end, in_end))
         out, back = _of_use(out, back & (in_end < last), out_end)
-        return cls(deps, users, _choice(nodes, rules), runs, stays, out, back, out_end, in_end, rules.plain)
+        return cls(deps, users, _choice(nodes, rules), runs, stays, out, back, out_first, out_end, in_end, rules)
 
     @property
     def last_uses(self) -> I64:
         """The last node that reads the output of each, or makes it: int64[n]."""
         return np.array([max(row, default=j) for j, row in enumerate(self.users)], np.int64)
 
-    def flying(self, begins: Bool, end: I64, t: int, j: int) -> list[int]:
-        """The stages from which a copy of j is under way in stage t."""
-        x = np.flatnonzero(begins[: t + 1, j] & (end[: t + 1, j] >= t))
-        return x.tolist()
+    def leaving(self, out: Bool, t: int) -> Bool:
+        """Which of these copies out hold what they copy in stage t: bool[n, n]."""
+        return out & (self.out_first <= t) & (self.out_end >= t)
+
+    def landing(self, back: Bool, t: int) -> Bool:
+        """Which of these copies back hold memory in stage t: bool[n, n]."""
+        return back & (np.arange(len(back))[:, np.newaxis] <= t) & (self.in_end >= t)
 
 
 def _in_a_gap(users: list[list[int]], end: I64) -> Bool:
@@ -67,6 +81,22 @@ def _in_a_gap(users: list[list[int]], end: I64) -> Bool:
         for a, b in pairwise([j, *row]):
             inside[a + 1 : b, j] = end[a + 1 : b, j] < b
     return inside
+
+
+def _due(users: list[list[int]]) -> tuple[Bool, Bool, I64, I64, I64]:
+    """Where stages wait: the copies out and back that there are, and `out_first`, `out_end`, `in_end`.
+
+    Of a gap between the uses a and b, copies out are due at the end of a, a + 1, .. b - 2, and copies back begin with
+    a + 2, .. b - 1, or behind stage b - 1; so that the output is away in one stage at least.
+    """
+    n = len(users)
+    out, back = np.zeros((n, n), np.bool_), np.zeros((n, n), np.bool_)
+    first, in_end = np.full((n, n), n), np.full((n, n), n)
+    for j, row in enumerate(users):
+        for a, b in pairwise([j, *row]):
+            out[a : b - 1, j] = back[a + 2 : b + 1, j] = True
+            first[a : b - 1, j], in_end[a + 2 : b + 1, j] = a + 1, b - 1
+    return out, back, first, np.broadcast_to(np.arange(n)[:, np.newaxis], (n, n)), in_end
 
 
 def _of_use(out: Bool, back: Bool, out_end: I64) -> tuple[Bool, Bool]:

@@ -98,19 +98,3 @@ def least(nodes: Nodes, rules: Rules = ALL, *, gap: float = 0.0) -> Proved:
         return Proved(None, inf, found.bound * program.unit, found.status)
     schedule = Decisions.of(program, found.x).schedule(nodes, program.scope)
     return Proved(schedule, float(schedule.memory.max(initial=0)), found.bound * program.unit, found.status)
-
-
-def relaxed(nodes: Nodes, limit: int, rules: Rules = ALL) -> float | None:
-    """Return a value in ns that no schedule within `limit` bytes is below, by the linear program.
-
-    It holds whatever the solver's tolerances are (weak duality). None where the linear program has no solution, so that
-    no schedule fits, or where there was no time for it. `rounded` returns the same bound and a schedule near it.
-
-    >>> from gpumem.swap.mosos import Implementation, Nodes, relaxed
-    >>> nodes = Nodes.make([[Implementation("", 10)]] * 3, [[], [0], [0, 1]], size=[40, 30, 20])
-    >>> round(relaxed(nodes, 90), 3), relaxed(nodes, 60)
-    (30.0, None)
-    """
-    program = StageProgram(nodes, rules, limit)
-    found = program.rows.relaxed()
-    return None if found is None else found.dual * program.time_unit

@@ -78,12 +78,12 @@ class _Writer:
     def leaves(self, j: int, b: int, after: int, before: int, gone: list[int], v: int) -> Decision | None:
         """How buffer `b` is away in the stages `gone` and comes back for stage v."""
         first, u = self.net.first, self.net.stage(after)
-        fetched = [t for t, k in self.schedule.back if k == j and u < t < v]
+        fetched = [t for t, k in self.schedule.back if k == j and u < t <= v]
         if not fetched:
             at = max(int(first[gone[-1]]), after + 1)
             return Recompute(b, after, before, at) if at <= before else None
         begun = [t for t, k in self.schedule.out if k == j and u < t < v]
-        out = max(int(first[begun[-1]]) - 1, after) if begun else after
+        out = max(int(first[begun[-1]]) - 1, after) if begun and begun[-1] > u + 1 else after
         prefetch = min(int(first[fetched[-1]]), before)
         release = after + 1 if gone[0] == u + 1 else int(first[gone[0]])
         release = min(max(release, out + 1), prefetch)

@@ -20,17 +20,17 @@ import numpy as np
 from gpumem.base import work
 from gpumem.base.arguments import strict_fields
 from gpumem.base.errors import NotReached
-from gpumem.base.units import human_ns, percent
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.facts.limits import FAR, Judge, fits
+from gpumem.swap.facts.limits import FAR, fits
 from gpumem.swap.facts.options import check_start, option
 from gpumem.swap.fluid import Fluid, PlacedProgram, Solution, WholeProgram, in_a_row, refine, relax
 from gpumem.swap.fluid.whole import FEWER
-from gpumem.swap.linear_programs import INFEASIBLE, LATE, OPTIMAL, Solved
+from gpumem.swap.incumbent import Incumbent, as_it_is
+from gpumem.swap.linear_programs import INFEASIBLE, Solved
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import windows
-from gpumem.swap.planner import START, SWAPS, PlannerRecord, Proposal, plan_only, plans
+from gpumem.swap.planner import SWAPS, PlannerRecord, Proposal, plan_only, plans
 from gpumem.swap.snu.heuristic import heuristic
 from gpumem.swap.snu.realise import Away, all_orders, overlapped, ways
 from gpumem.trace import I64, Trace
@@ -140,74 +140,39 @@ def solve_ilp(
     if start is not None and len(start.swaps) < len(start.decisions):
         raise ValueError("start: the program is about swaps alone, and so is what it proves")
     if fits(trace, limit):
-        line = simulate(trace, machine, capacity=limit)
-        return Proposal(Plan.of(trace), line.makespan, line.makespan, OPTIMAL)
-    found = _Search(trace, machine, limit, gap)
-    found.bound = max(bound - found.base, 0)
+        return as_it_is(trace, machine, limit)
+    found = _Search(trace, machine, limit, gap, max(bound, simulate(trace, machine).makespan))
     found.begin(start)
-    try:
+    with found.noted():
         found.run()
-    except KeyboardInterrupt as stop:
-        stop.add_note(f"{trace.name}: {found.told}")
-        raise
-    return found.proof()
+    return found.proposal()
 
 
 ilp = plan_only(solve_ilp)
 
 
 @dataclass(slots=True, eq=False)
-class _Search:
+class _Search(Incumbent):
     """The program, the plans that came of it, and what is proved so far."""
 
-    trace: Trace
-    machine: Machine
-    limit: int
-    gap: float
-    bound: int = 0  # ns of stall that are certain
-    judge: Judge = field(init=False)
     base: int = field(init=False)  # ns of an iteration without stalls
-    given: Plan | None = None
-    left: bool = True  # whether anything is left to try
+    left: bool = field(default=True, init=False)  # whether anything is left to try
 
     def __post_init__(self) -> None:
-        self.judge = Judge(self.trace, self.machine, self.limit)
+        Incumbent.__post_init__(self)
         self.base = simulate(self.trace, self.machine).makespan
 
     def begin(self, start: Plan | None) -> None:
-        """Begin with a plan that there is."""
-        if start is not None:
-            self.judge.offer(start)
-        else:
+        """Begin with a plan that there is, that of the heuristic if nobody has one."""
+        if start is None:
             with suppress(NotReached), work.part(share=SHARE):
-                self.judge.offer(heuristic(self.trace, self.machine, self.limit))
-        self.given = self.judge.best
+                start = heuristic(self.trace, self.machine, self.limit)
+        Incumbent.begin(self, start)
 
     @property
     def stall(self) -> int:
         """Nanoseconds that the incumbent adds to an iteration; `FAR` without one."""
-        return FAR if self.judge.line is None else self.judge.line.makespan - self.base
-
-    @property
-    def done(self) -> bool:
-        """Whether the incumbent is proved to be good enough."""
-        return self.judge.best is not None and self.stall - self.bound <= self.gap * (self.base + self.stall)
-
-    @property
-    def told(self) -> str:
-        """The incumbent, the bound and the gap, in words."""
-        if self.judge.best is None:
-            return f"no plan yet, at least {human_ns(self.base + self.bound)} an iteration"
-        found = self.proof()
-        times = f"{human_ns(found.makespan)} an iteration, at least {human_ns(found.lower_bound)}"
-        return f"{times}, gap {percent(found.gap)}"
-
-    def proof(self) -> Proposal:
-        """Return the incumbent and what is proved of it."""
-        plan = self.judge.plan()
-        value, bound = self.base + self.stall, self.base + min(self.bound, self.stall)
-        status = OPTIMAL if self.done else START if plan is self.given else LATE
-        return Proposal(plan, value, bound, status)
+        return FAR if self.judge.line is None else self.makespan - self.base
 
     def run(self) -> None:
         """Find breakpoints, then solve the program until nothing is left to gain, or no time."""
@@ -236,7 +201,8 @@ class _Search:
     def raise_bound(self, stall: float, sure: bool) -> None:
         """Note that no plan stalls for less, but for the solver's tolerances."""
         if sure and stall > -np.inf:
-            self.bound = max(self.bound, ceil(min(stall, self.stall) - SAFETY * self.base - 2 * FEWER))
+            sure_of = ceil(min(stall, self.stall) - SAFETY * self.base - 2 * FEWER)
+            self.bound = max(self.bound, self.base + sure_of)
         work.tell(self.told)
 
     def round(self, f: Fluid, breaks: I64, *, sure: bool) -> I64:
