@@ -44,5 +44,6 @@ if TYPE_CHECKING:
         SlotLog as SlotLog,
     )
     from gpumem.jobs.waterwave.threads import PipelineExecutor as PipelineExecutor
+    from gpumem.jobs.waterwave.two_ends import in_pool as in_pool, two_ends as two_ends
 
 face(__name__)
