@@ -29,11 +29,11 @@ def stacks(line: Pipeline, alignment: int = 8) -> list[Placement]:
     return [stacked(part.trace, alignment=alignment) for part in line.parts]
 
 
-def highest(trace: Trace, placed: Placement) -> list[int]:
-    """The highest byte that a job may use at each op, rounded up: buffer by buffer."""
+def highest(trace: Trace, placed: Placement, between: bool = False) -> list[int]:
+    """The highest byte in use at each op, or also at the one before, rounded up: buffer by buffer."""
     b, unit, found = trace.buffers, placed.alignment, [0] * trace.n
     for i in np.flatnonzero(~b.host & (b.size > 0)).tolist():
-        for at in range(int(b.start[i]), int(b.end[i])):
+        for at in range(int(b.start[i]) + between, int(b.end[i])):
             found[at % trace.n] = max(found[at % trace.n], -int(-(placed.offset[i] + b.size[i]) // unit) * unit)
     return found
 
@@ -70,6 +70,8 @@ def test_a_part_in_a_pool_is_as_high_as_its_addresses(trace: Trace, split: int):
     crossing = np.flatnonzero(part.trace.crossing & ~part.trace.buffers.host)
     kept = max((int(placed.offset[i] + part.trace.buffers.size[i]) for i in crossing), default=0)
     assert tall.rest == tall.held[-1] >= kept
+    behind = [max(tall.rest, top) for top in highest(part.trace, placed, between=True)]
+    assert [behind[cut] for cut in part.cuts[1:-1]] == tall.held[1:-1].tolist()
     for k in range(len(part)):
         assert tall.held[k] + tall.inside[k] == max(tall.rest, *high[part.cuts[k] : part.cuts[k + 1]])
 

@@ -137,9 +137,9 @@ def two_ends(both: Together, placements: Sequence[Placement], capacity: int | No
     if any(one.alignment != unit for one in placements):
         raise ValueError(f"placements: alignments {sorted({one.alignment for one in placements})} differ")
     needed = int(replace(line, parts=tuple(map(in_pool, line.parts, placements))).bound().max())
-    height = needed if capacity is None else capacity // unit * unit
+    height = (needed if capacity is None else capacity) // unit * unit
     if height < needed:
-        raise ValueError(f"capacity: {human(capacity)} is below the {human(needed)} that the round takes from two ends")
+        raise ValueError(f"capacity: {human(height)} is below the {human(needed)} that the round takes from two ends")
     above, offset = _ends(line), np.where(both.trace.buffers.host, NOWHERE, 0)
     kept = [_kept(part.trace, one) for part, one in zip(line.parts, placements)]
     floors = [floor for _, floor, _ in kept]
