@@ -84,6 +84,29 @@ def _paper(r: Row) -> list[str]:
     return ["", "", _known(r["paper several"]), "", "", _known(r["paper rate"])]
 
 
+POOLS = ("flat", "wrapped", "offline", "ends", "ends delayed")
+BESIDE = ("ends beside", "load at 90", "served at 90", "ends at 90")
+POOL_NOTES = """
+Of one job: `load`, as Table 1 has it; `solo`, served by the allocator for several streams. Of two:
+`flat`: the paper's rounds, served; `wrapped`: ours, served; `offline`: best_fit of ours; `ends`: from two ends.
+`ends delayed`: from two ends, with delays; `ends beside`: how much of the work then runs side by side.
+`at most`: by load with delays, no pool has more. `at 90`: what runs side by side, with delays, at 90 % of `load`."""
+
+
+def pool_table(rows: Sequence[Row]) -> str:
+    """Table 1 in a pool: a line a trace and an order, batches and parts of the solo batch by load."""
+    head = ["trace", "on", "order", "load", "solo", *(cell for name in POOLS for cell in (name, "of load"))]
+    lines = [[*head, "at most", *BESIDE, "paper: of solo"]]
+    for r in rows:
+        cells = [r["trace"], r["machine"], r["order"], str(r["load"]), str(r["solo"])]
+        for name in POOLS:
+            cells += [str(r[name]), percent(r[name] / max(r["load"], 1))]
+        besides = ["-" if r[key] is None else percent(r[key]) for key in BESIDE]
+        paper = percent(r["paper"].waterwave / r["paper"].solo) if r["paper"] else ""
+        lines.append([*cells, str(r["at most"]), *besides, paper])
+    return f"{columns(lines)}\n{POOL_NOTES}"
+
+
 def mixed_table(rows: Sequence[Row]) -> str:
     """Table 2: a line a pair and an order."""
     lines = [["traces", "on", "order", "solo", "waterwave", "of solo", "bound", "delayed", "beside", "paper"]]
@@ -287,6 +310,7 @@ def _by(rows: Sequence[Row], key: str) -> dict[str, list[Row]]:
 
 TABLES: Mapping[str, Callable[[Any], str]] = {
     "table1": batch_table,
+    "pool": pool_table,
     "table2": mixed_table,
     "several": batch_table,
     "splits": split_table,

@@ -234,7 +234,7 @@ def _buffers(pipeline: Pipeline, issue: _Issue) -> tuple[Buffers, list[I64], tup
 
 
 def _origins(pipeline: Pipeline, ids: Sequence[I64], count: int) -> tuple[I64, I64]:
-    """The turn that starts each of `count` buffers (the job's first: all that live for ever), and which of its job's."""
+    """The turn that starts each of `count` buffers (the first, where it lives for ever), and its number in the job."""
     turn, buffer = np.full(count, UNKNOWN), np.full(count, UNKNOWN)
     for t in reversed(range(len(pipeline.turns))):
         turn[ids[t]], buffer[ids[t]] = t, np.arange(len(ids[t]))
