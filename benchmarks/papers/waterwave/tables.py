@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from benchmarks.papers.waterwave.pool_tables import pool_table, rounds_table
 from benchmarks.papers.waterwave.published import BAND, FREED
 from benchmarks.papers.waterwave.sharing_and_swapping import SHARING
 from gpumem.pipeline.report import Figure, Series, columns, human_ns, percent
@@ -82,29 +83,6 @@ def _paper(r: Row) -> list[str]:
         solo, _, coarse, ours = r["paper"]
         return [str(solo), str(coarse), str(ours), *_ratios(solo, coarse, ours), ""]
     return ["", "", _known(r["paper several"]), "", "", _known(r["paper rate"])]
-
-
-POOLS = ("flat", "wrapped", "offline", "ends", "ends delayed")
-BESIDE = ("ends beside", "load at 90", "served at 90", "ends at 90")
-POOL_NOTES = """
-Of one job: `load`, as Table 1 has it; `solo`, served by the allocator for several streams. Of two:
-`flat`: the paper's rounds, served; `wrapped`: ours, served; `offline`: best_fit of ours; `ends`: from two ends.
-`ends delayed`: from two ends, with delays; `ends beside`: how much of the work then runs side by side.
-`at most`: by load with delays, no pool has more. `at 90`: what runs side by side, with delays, at 90 % of `load`."""
-
-
-def pool_table(rows: Sequence[Row]) -> str:
-    """Table 1 in a pool: a line a trace and an order, batches and parts of the solo batch by load."""
-    head = ["trace", "on", "order", "load", "solo", *(cell for name in POOLS for cell in (name, "of load"))]
-    lines = [[*head, "at most", *BESIDE, "paper: of solo"]]
-    for r in rows:
-        cells = [r["trace"], r["machine"], r["order"], str(r["load"]), str(r["solo"])]
-        for name in POOLS:
-            cells += [str(r[name]), percent(r[name] / max(r["load"], 1))]
-        besides = ["-" if r[key] is None else percent(r[key]) for key in BESIDE]
-        paper = percent(r["paper"].waterwave / r["paper"].solo) if r["paper"] else ""
-        lines.append([*cells, str(r["at most"]), *besides, paper])
-    return f"{columns(lines)}\n{POOL_NOTES}"
 
 
 def mixed_table(rows: Sequence[Row]) -> str:
@@ -311,6 +289,7 @@ def _by(rows: Sequence[Row], key: str) -> dict[str, list[Row]]:
 TABLES: Mapping[str, Callable[[Any], str]] = {
     "table1": batch_table,
     "pool": pool_table,
+    "rounds": rounds_table,
     "table2": mixed_table,
     "several": batch_table,
     "splits": split_table,
