@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
-from gpumem import Placement, check
+from gpumem import Placement, best_fit, check
 from gpumem.base.errors import ExecutionError
-from gpumem.execute import Emulator
+from gpumem.execute import Emulator, GenericOp, carried, in_issue_order, initial, run
 from gpumem.jobs.waterwave import Together, in_pool, online_run, pipeline, run_online, together, two_ends
 from gpumem.kernels import reference
 from gpumem.pool import MultiStream, stacked
@@ -18,6 +19,7 @@ from gpumem.pool.allocators.protocol import Allocator
 from gpumem.trace import SYNC
 from tests.jobs.waterwave.cases import CASES, MACHINE, case
 from tests.jobs.waterwave.in_threads import WATCHDOG
+from tests.jobs.waterwave.jobs_together import sets
 from tests.jobs.waterwave.models import alone, model
 
 ROUNDS = 2
@@ -95,6 +97,23 @@ def test_models_from_two_ends_end_with_the_bytes_of_each_alone(name: str):
     jobs, both, placed = from_two_ends(name)
     for seed in range(10):
         assert not wrong(jobs, both, placed, Emulator(seed, races=False)), seed
+
+
+@given(sets(), st.integers(0, 99), st.integers(1, 3))
+@settings(max_examples=15)
+def test_random_jobs_that_ask_for_memory_read_what_they_read_alone(given_: tuple, seed: int, rounds: int):
+    jobs, line, _ = given_
+    both = together(line, MACHINE)
+    generic, states = [GenericOp(trace) for trace in jobs], [initial(trace, seed=1) for trace in jobs]
+    room = 512 * len(both.trace.buffers)
+    pool = MultiStream(capacity=room, allow_growth=False)
+    run_online(both, pool, Emulator(seed, races=False), generic, rounds, state=states, capacity=room, timeout=WATCHDOG)
+    turns = [turn.job for turn in line.turns]
+    for j, trace in enumerate(jobs):
+        op, want = GenericOp(trace), initial(trace, seed=1)
+        run(trace, best_fit(trace), Emulator(in_issue_order), op, rounds * turns.count(j), state=want)
+        assert (op.seen == generic[j].seen).all()
+        assert all((want[of] == states[j][of]).all() for of in carried(trace))
 
 
 # What holds it together
