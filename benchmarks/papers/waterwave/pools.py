@@ -145,7 +145,8 @@ def in_pools(sizing: Sizing, trace: Trace, order: str = "recorded") -> Row:
         row[name] = most_of(make, fits, max(load * 7 // 8, 1))
     row["at most"] = most_of(make, lambda traces: needed(traces) <= sizing.limit, max(load, 1))
     sizing.progress(f"{trace.name}, {order}: side by side")
-    row["ends beside"] = beside(best_from_two_ends(sizing, make(row["ends delayed"]))) if row["ends delayed"] else None
+    line = best_from_two_ends(sizing, make(row["ends delayed"])) if row["ends delayed"] else None
+    row["ends beside"] = None if line is None else beside(line)
     row |= side_by_side(sizing, make(max(-(-9 * load // 10), 1)))
     return row | {"paper": TABLE1.get((sizing.machine.name, model_of(trace.name)))}
 

@@ -46,7 +46,8 @@ def in_pool(part: Partition, placement: Placement) -> Partition:
     -------
     Partition
         The same groups. At rest the job takes what its buffers that cross the boundary of its iteration reach up to.
-        So what `pipeline`, `balanced` and `Pipeline.bound` count are bytes of a pool that `two_ends` fills.
+        So what `pipeline` and `Pipeline.bound` count are bytes of a pool that `two_ends` fills. (`balanced` makes other
+        groups, which count what they hold again.)
 
     Raises
     ------
@@ -130,48 +131,53 @@ def two_ends(both: Together, placements: Sequence[Placement], capacity: int | No
     >>> placed
     Placement(738 buffers, height 600.00 MiB, alignment 256 B)
     """
-    line, jobs = both.pipeline, len(both.ops)
-    if len(placements) != jobs:
-        raise ValueError(f"placements: there are {len(placements)}, one for each of {jobs} jobs would do")
-    unit = max(one.alignment for one in placements)
-    if any(one.alignment != unit for one in placements):
-        raise ValueError(f"placements: alignments {sorted({one.alignment for one in placements})} differ")
+    line = both.pipeline
+    unit = _alignment(placements, len(both.ops))
     needed = int(replace(line, parts=tuple(map(in_pool, line.parts, placements))).bound().max())
     height = (needed if capacity is None else capacity) // unit * unit
     if height < needed:
         raise ValueError(f"capacity: {human(height)} is below the {human(needed)} that the round takes from two ends")
-    above, offset = _ends(line), np.where(both.trace.buffers.host, NOWHERE, 0)
     kept = [_kept(part.trace, one) for part, one in zip(line.parts, placements)]
     floors = [floor for _, floor, _ in kept]
-    for t, turn in enumerate(line.turns):
+    b = both.trace.buffers
+    offset = np.where(b.host, NOWHERE, 0)
+    for t, (turn, above) in enumerate(zip(line.turns, _ends(line))):
         low, floor, top = kept[turn.job]
         at = placements[turn.job].offset
-        up = at + sum(floors) - floor
-        moved = np.where(low, at + sum(floors[: turn.job]), height - (top - floor) if above[t] else up)
-        mine = both.buffer_turn == t
+        grown = height - (top - floor) if above else sum(floors) + at - floor
+        moved = np.where(low, sum(floors[: turn.job]) + at, grown)  # what is kept lies at the bottom, job by job
+        mine = (both.buffer_turn == t) & ~b.host & (b.size > 0)
         offset[mine] = moved[both.buffer[mine]]
-    offset[both.trace.buffers.host | (both.trace.buffers.size == 0)] = 0
-    return Placement(np.where(both.trace.buffers.host, NOWHERE, offset), height, unit)
+    return Placement(offset, height, unit)
+
+
+def _alignment(placements: Sequence[Placement], jobs: int) -> int:
+    """The alignment that all placements, one for each job, have in common."""
+    if len(placements) != jobs:
+        raise ValueError(f"placements: there are {len(placements)}, one for each of {jobs} jobs would do")
+    units = sorted({one.alignment for one in placements})
+    if len(units) > 1:
+        raise ValueError(f"placements: alignments {units} differ")
+    return units[0]
 
 
 def _ends(line: Pipeline) -> list[bool]:
     """Whether each turn grows down from above: no two that meet grow from the same end."""
     slots = [{slot % line.period for slot in range(turn.slot[0], turn.slot[-1] + 1)} for turn in line.turns]
-    above: list[bool | None] = [None] * len(slots)
-    for first in range(len(slots)):
-        todo = [first] if above[first] is None else []
-        above[first] = bool(above[first])
+    turns = range(len(slots))
+    meets = [[other for other in turns if other != t and slots[t] & slots[other]] for t in turns]
+    above: dict[int, bool] = {}
+    for first in turns:
+        todo = [] if first in above else [first]
+        above.setdefault(first, False)
         while todo:
             t = todo.pop()
-            for other in range(len(slots)):
-                if other == t or not slots[t] & slots[other]:
-                    continue
+            todo += [other for other in meets[t] if other not in above]
+            above |= {other: not above[t] for other in meets[t] if other not in above}
+            for other in meets[t]:
                 if above[other] == above[t]:
                     raise ValueError(
                         f"turns {min(t, other)} and {max(t, other)} meet, and a third one meets both: two ends are too "
                         "few; best_fit of the round's trace would do, or pipeline(..., wrap=False) where rounds overlap"
                     )
-                if above[other] is None:
-                    above[other] = not above[t]
-                    todo.append(other)
-    return [bool(one) for one in above]
+    return [above[t] for t in turns]
