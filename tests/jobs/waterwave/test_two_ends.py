@@ -55,7 +55,7 @@ def test_a_round_from_two_ends_is_valid_in_any_order_within_a_slot(line: Pipelin
     try:
         placed = two_ends(both, stacks(line))
     except ValueError as error:
-        assert "two ends are too few" in str(error) and len(line.turns) > 2
+        assert "two are too few" in str(error) and len(line.turns) > 2
         return
     assert placed.height == line.bound().max()
     for pace in PACES:
@@ -126,5 +126,16 @@ def test_three_turns_that_meet_are_refused():
     line = pipeline([part] * 3, wrap=True)
     meeting = replace(line, turns=tuple(replace(turn, slot=line.turns[0].slot) for turn in line.turns))
     both = replace(together(line, MACHINE), pipeline=meeting)
-    with pytest.raises(ValueError, match=r"turns [01] and 2 meet, and a third one meets both"):
+    with pytest.raises(ValueError, match=r"turns [01] and 2 meet, and others leave them one end: two are too few"):
         two_ends(both, [stacked(part.trace)] * 3)
+
+
+@pytest.mark.parametrize(("jobs", "wrap", "fits"), [(3, True, False), (3, False, True), (4, True, True)])
+def test_an_odd_number_of_turns_needs_flat_rounds(jobs: int, wrap: bool, fits: bool):
+    stack = stacked(vgg().trace)
+    both = together(pipeline([in_pool(vgg(), stack)] * jobs, 2**30, wrap=wrap), MACHINE)
+    if fits:
+        check.placement(both.trace, two_ends(both, [stack] * jobs, 2**30))
+        return
+    with pytest.raises(ValueError, match=r"two are too few; .* or pipeline\(..., wrap=False\)"):
+        two_ends(both, [stack] * jobs, 2**30)

@@ -114,8 +114,8 @@ def two_ends(both: Together, placements: Sequence[Placement], capacity: int | No
     ------
     ValueError
         Not one placement for each job, one that is not of it, or not aligned as the others; a capacity below what the
-        round takes: `pipeline` keeps within a limit where its parts are `in_pool`. More than two turns that meet: then
-        two ends are too few, and `best_fit(both.trace)` does.
+        round takes: `pipeline` keeps within a limit where its parts are `in_pool`. Turns for which two ends are too few,
+        as an odd number of them in overlapping rounds: `pipeline(..., wrap=False)` or `best_fit(both.trace)` does.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def _ends(line: Pipeline) -> list[bool]:
             for other in meets[t]:
                 if above[other] == above[t]:
                     raise ValueError(
-                        f"turns {min(t, other)} and {max(t, other)} meet, and a third one meets both: two ends are too "
+                        f"turns {min(t, other)} and {max(t, other)} meet, and others leave them one end: two are too "
                         "few; best_fit of the round's trace would do, or pipeline(..., wrap=False) where rounds overlap"
                     )
     return [above[t] for t in turns]
