@@ -130,12 +130,19 @@ def test_three_turns_that_meet_are_refused():
         two_ends(both, [stacked(part.trace)] * 3)
 
 
-@pytest.mark.parametrize(("jobs", "wrap", "fits"), [(3, True, False), (3, False, True), (4, True, True)])
-def test_an_odd_number_of_turns_needs_flat_rounds(jobs: int, wrap: bool, fits: bool):
+@pytest.mark.parametrize(
+    ("jobs", "wrap", "loose", "fits"),
+    [(3, True, 1.1, False), (3, False, 1.1, True), (4, True, 1.1, True), (3, False, 2.0, False)],
+)
+def test_more_than_two_jobs_need_a_tight_limit_and_an_odd_number_flat_rounds(
+    jobs: int, wrap: bool, loose: float, fits: bool
+):
     stack = stacked(vgg().trace)
-    both = together(pipeline([in_pool(vgg(), stack)] * jobs, 2**30, wrap=wrap), MACHINE)
+    part = in_pool(vgg(), stack)
+    limit = int(loose * (jobs * part.rest + part.peak - part.rest))
+    both = together(pipeline([part] * jobs, limit, wrap=wrap), MACHINE)
     if fits:
-        check.placement(both.trace, two_ends(both, [stack] * jobs, 2**30))
+        check.placement(both.trace, two_ends(both, [stack] * jobs, limit))
         return
-    with pytest.raises(ValueError, match=r"two are too few; .* or pipeline\(..., wrap=False\)"):
-        two_ends(both, [stack] * jobs, 2**30)
+    with pytest.raises(ValueError, match=r"two are too few; a lower limit, pipeline\(..., wrap=False\) or best_fit"):
+        two_ends(both, [stack] * jobs, limit)

@@ -114,8 +114,8 @@ def two_ends(both: Together, placements: Sequence[Placement], capacity: int | No
     ------
     ValueError
         Not one placement for each job, one that is not of it, or not aligned as the others; a capacity below what the
-        round takes: `pipeline` keeps within a limit where its parts are `in_pool`. Turns for which two ends are too few,
-        as an odd number of them in overlapping rounds: `pipeline(..., wrap=False)` or `best_fit(both.trace)` does.
+        round takes: `pipeline` keeps within a limit where its parts are `in_pool`. Turns that two ends are too few
+        for: an odd number in overlapping rounds, or three that meet, of three jobs and more, where the limit is loose.
 
     Examples
     --------
@@ -178,6 +178,6 @@ def _ends(line: Pipeline) -> list[bool]:
                 if above[other] == above[t]:
                     raise ValueError(
                         f"turns {min(t, other)} and {max(t, other)} meet, and others leave them one end: two are too "
-                        "few; best_fit of the round's trace would do, or pipeline(..., wrap=False) where rounds overlap"
+                        "few; a lower limit, pipeline(..., wrap=False) or best_fit of the round's trace would do"
                     )
     return [above[t] for t in turns]
