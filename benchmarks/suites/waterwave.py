@@ -20,6 +20,8 @@ from gpumem.pipeline import report
 
 PARTS = {
     "table1": "Table 1: the largest batch of one job, and of each of two that share the GPU",
+    "pool": "Table 1 in a pool: served by the allocator for several streams, and from two ends",
+    "rounds": "Why a pool needs more: the smallest that serves 1, 2 and 8 rounds of two jobs",
     "table2": "Table 2: the largest batches of two different models",
     "several": "Section 5.5: the largest batch of three and of four jobs",
     "splits": "Figure 8: the largest batch of two jobs, and what they get done, over the split size",
@@ -108,6 +110,8 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     jobs = [(count, order) for count in MORE for order in orders]
     rows: dict[str, Callable[[], list[Any]]] = {
         "table1": lambda: each(lambda of: paper.several(sizing, of[0], 2, of[1]), by_order),
+        "pool": lambda: each(lambda of: paper.in_pools(sizing, *of), by_order),
+        "rounds": lambda: [row for mine in each(lambda trace: paper.pool_rounds(sizing, trace)) for row in mine],
         "table2": lambda: each(lambda of: paper.mixed(sizing, *of), pairs),
         "several": lambda: each(lambda of: paper.several(sizing, one, *of), jobs),
         "splits": lambda: [row for mine in each(curves) for row in mine],

@@ -7,14 +7,16 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from cuda.core import Device
 
 from fake_cuda import control
 from fake_cuda.backend_checks import cuda, held, library
 from gpumem import Machine, best_fit, bundled
 from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare, run, scaled
 from gpumem.execute.models import cnn
-from gpumem.jobs.waterwave import Together, partition, pipeline, run_together, together
+from gpumem.jobs.waterwave import Together, in_pool, partition, pipeline, run_online, run_together, together, two_ends
 from gpumem.kernels import reference
+from gpumem.pool import MultiStream, stacked
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
@@ -91,3 +93,52 @@ def check_graphs_and_rounds_in_which_ops_are_left_out() -> None:
                 assert control.count("graph_launches") == replays
                 assert line.makespan > 0
         assert all(np.array_equal(left[0][of], other[of]) for other in left for of in state), seed
+
+
+@cache
+def unscaled(alignment: int = 256) -> tuple[list[Trace], Together, Placement, list[State]]:
+    """The models as they are: a pipeline that counts addresses, from two ends, and what each leaves alone."""
+    traces = models()
+    parts = [partition(trace, MACHINE, trace.peak_load // 8) for trace in traces]
+    stacks = [stacked(part.trace, alignment=alignment) for part in parts]
+    tall = [in_pool(part, stack) for part, stack in zip(parts, stacks)]
+    limit = int(sum(p.rest for p in tall) + 1.1 * max(p.peak - p.rest for p in tall))
+    both = together(pipeline(tall, limit), MACHINE)
+    assert (both.lag > 0).any()
+    left = []
+    for trace in traces:
+        state = initial(trace, seed=1)
+        run(trace, best_fit(trace), Emulator(in_issue_order), GenericOp(trace, reference), ROUNDS, state=state)
+        left.append(state)
+    return traces, both, two_ends(both, stacks, limit), left
+
+
+class Careless(MultiStream):
+    """Gives away what another stream may still be using."""
+
+    def allocate(self, size: int, *, stream: int = 0) -> int:
+        self._waited()
+        return super().allocate(size, stream=stream)
+
+
+def right_online(memory: Any, seed: int, capacity: int) -> bool:
+    """Whether each job ends with the bytes of alone, memory being asked for as ops are handed over."""
+    traces, both, _, want = unscaled()
+    states = [initial(trace, seed=1) for trace in traces]
+    control.seed(seed)
+    with cuda() as backend:
+        launches = [GenericOp(trace, library) for trace in traces]
+        enter = lambda stream: Device(0).set_current()  # noqa: E731
+        run_online(both, memory, backend, launches, ROUNDS, state=states, capacity=capacity, enter=enter, timeout=60.0)
+    assert not any(held().values()), held()
+    return all(np.array_equal(state[of], value) for state, end in zip(states, want) for of, value in end.items())
+
+
+def check_allocator_barrier_and_executor_in_one_run() -> None:
+    _, both, placed, _ = unscaled()
+    capacity = 4 * both.trace.peak_load
+    for seed in range(10):
+        assert right_online(MultiStream(capacity=capacity, allow_growth=False), seed, capacity), seed
+        assert right_online(placed, seed, placed.height), seed
+    careless = [right_online(Careless(capacity=capacity, allow_growth=False), seed, capacity) for seed in range(10)]
+    assert not all(careless)

@@ -1,6 +1,7 @@
 """Tables 1 and 2 and figures 2, 3, 7 and 8 of Waterwave (Shi et al.): jobs that share a GPU side by side.
 
-Read `published` first, the paper's figures. `batches` has the largest batch that fits (Tables 1 and 2), `group_sizes`
+Read `published` first, the paper's figures. `batches` has the largest batch that fits (Tables 1 and 2), `pools` that
+in an allocator's pool and `pool_rounds` why it needs more, `group_sizes`
 that over the size of node groups (figure 8), and groups of any length and priorities, beyond the paper; `throughput`
 what gets done (figure 7), `hosts` what a host that issues and waits changes (figures 2 and 3). Beyond the paper too:
 `sharing_and_swapping`, what swapping adds. `tables` has tables and pictures.
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
         late as late,
         sequential as sequential,
     )
+    from benchmarks.papers.waterwave.pool_rounds import pool_rounds as pool_rounds
+    from benchmarks.papers.waterwave.pools import in_pools as in_pools
     from benchmarks.papers.waterwave.published import model_of as model_of
     from benchmarks.papers.waterwave.sharing_and_swapping import (
         OF_PEAKS as OF_PEAKS,

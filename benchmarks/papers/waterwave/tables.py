@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from benchmarks.papers.waterwave.pool_tables import pool_table, rounds_table
 from benchmarks.papers.waterwave.published import BAND, FREED
 from benchmarks.papers.waterwave.sharing_and_swapping import SHARING
 from gpumem.pipeline.report import Figure, Series, columns, human_ns, percent
@@ -287,6 +288,8 @@ def _by(rows: Sequence[Row], key: str) -> dict[str, list[Row]]:
 
 TABLES: Mapping[str, Callable[[Any], str]] = {
     "table1": batch_table,
+    "pool": pool_table,
+    "rounds": rounds_table,
     "table2": mixed_table,
     "several": batch_table,
     "splits": split_table,

@@ -211,7 +211,7 @@ def _bind(layout: Layout, backend: Backend, launch: Launch | None, first: int) -
     works = []
     generators: dict[int, Any] = {}
     for op, mine, yours in zip(trace.ops, reads, writes):
-        call = _call(op, trace, backend, launch, mine, yours, generators, first)
+        call = call_of(op, trace, backend, launch, mine, yours, generators, first)
         k = op.id
         stream, role = int(trace.ops.stream[k]), int(trace.ops.role[k])
         works.append(Work(k, op.name, stream, role, call, bool(signals[k]), ends[k]))
@@ -222,7 +222,7 @@ def _rows(rows: Csr, blocks: tuple[Block, ...]) -> list[tuple[Block, ...]]:
     return [tuple(blocks[i] for i in row) for row in rows.tolist()]
 
 
-def _call(
+def call_of(
     op: Op,
     trace: Trace,
     backend: Backend,
@@ -232,6 +232,7 @@ def _call(
     generators: dict[int, Any],
     first: int,
 ) -> Call | None:
+    """Bind an op to the blocks that it touches; None where there is nothing to do."""
     role = trace.ops.role[op.id]
     if role in (COPY_OUT, COPY_IN):
         return backend.copier(reads[0], writes[0])

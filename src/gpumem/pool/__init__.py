@@ -3,7 +3,7 @@
 Read `smartpool/offline` first, the paper's two fits (`_interval_index` makes them fast), then `allocators/protocol`:
 the protocol of allocators, the order in which a trace asks them, and `replay`. `search` goes below greedy, `allocators`
 are those of the frameworks, `smartpool/online` is SmartPool as an allocator, which finds the iteration itself.
-`PLANNERS` and `ALLOCATORS` name them.
+`PLANNERS` and `ALLOCATORS` name them. `stacked` is for jobs that share a device from both ends of its memory.
 
 The contract of a planner is `planner(trace, *, alignment=256, ...) -> Placement`: each offset is a multiple of
 `alignment` bytes (256 suits CUDA, use 1 for bare instances), host buffers are left alone. `ValueError` for an alignment
@@ -33,5 +33,6 @@ if TYPE_CHECKING:
     from gpumem.pool.search import exact as exact, greedy as greedy, search as search
     from gpumem.pool.smartpool import SmartPool as SmartPool
     from gpumem.pool.smartpool.offline import best_fit as best_fit, colour as colour, first_fit as first_fit
+    from gpumem.pool.stacked import stacked as stacked
 
 face(__name__)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.papers import waterwave as paper
-from benchmarks.papers.waterwave import batches, hosts, published
+from benchmarks.papers.waterwave import batches, hosts, pools, published
 from benchmarks.papers.waterwave.throughput import FAULTED, processes, switch_ns
 from gpumem.io import bundled, read, write
 from gpumem.jobs.waterwave import halves, together
@@ -19,8 +19,8 @@ from gpumem.trace.batch import largest, recorded_batch
 from tests.conftest import Cli, shared
 
 V100, P100 = Machine.named("v100"), Machine.named("p100")
-PARTS = ["table1", "table2", "several", "splits", "throughput", "slowdown", "freed", "late", "sequential", "hosts"]
-PARTS += ["balanced", "priorities", "sharing"]
+PARTS = ["table1", "pool", "rounds", "table2", "several", "splits", "throughput", "slowdown", "freed", "late"]
+PARTS += ["sequential", "hosts", "balanced", "priorities", "sharing"]
 
 
 def setting(machine: Machine = V100, pieces: tuple[float, ...] = (8.0, 28.5)) -> batches.Sizing:
@@ -45,6 +45,13 @@ def test_bench(cli: Cli, tmp_path: Path) -> None:
     for row in found["table1"] + found["several"]:
         assert row["bound"] <= row["waterwave"] <= row["solo"] >= row["delayed"] >= row["coarse bound"]
         assert row["paper"] is None
+    for row in found["pool"]:
+        assert row["wrapped"] < row["flat"] < row["ends delayed"] <= row["at most"] < row["load"] >= row["solo"]
+        assert row["ends"] <= row["ends delayed"] and 0 < row["ends beside"] < 1
+        assert row["load at 90"] is None  # two sets of weights: no pool has so much
+    flat, wrapped = found["rounds"]
+    assert len(set(flat["apart"])) == 1 and wrapped["apart"][0] < wrapped["apart"][-1]
+    assert all(list_ <= apart for row in (flat, wrapped) for list_, apart in zip(row["one list"], row["apart"]))
     for row in found["throughput"]:
         assert row["in turn"] is None or row["switched"] <= row["in turn"] <= 2 * row["waterwave"]
         assert row["part"] < 0.9 or row["missed"] > 0
@@ -95,6 +102,15 @@ def test_two_resnet50_share_a_v100() -> None:
     row = batches.several(setting(), recorded("resnet50_224_b64"))
     assert row["waterwave"] >= 0.9 * row["solo"] and row["waterwave"] >= 1.3 * row["coarse"]
     assert row["paper"] == published.Batches(406, 384, 266, 370) and row["paper several"] == 370
+
+
+@pytest.mark.parametrize("net", ["resnet50_224_b64", "bert_base_s128_b32", "inceptionv3_299_b2"])
+def test_from_two_ends_two_fit_at_90_percent_of_the_solo_batch_and_much_of_it_side_by_side(net: str) -> None:
+    trace, sizing = recorded(net), setting(pieces=(5.7, 16.0))
+    (job,) = batches.at_batch(trace, 1, -(-9 * batches.solo(sizing, trace) // 10))
+    line = pools.best_from_two_ends(sizing, [job, job])
+    assert line is not None and line.bound().max() <= sizing.limit
+    assert batches.beside(line) > 0.85 * batches.beside(batches.delayed(sizing, [job, job])) > 0.3
 
 
 def test_two_models_have_the_same_part_of_what_each_has_alone() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from gpumem import Machine, Placement, best_fit, bundled, simulate
+from gpumem import best_fit, bundled, simulate
 from gpumem.base.errors import ExecutionError
 from gpumem.execute import (
     Call,
@@ -27,37 +26,14 @@ from gpumem.execute import (
     run,
     scaled,
 )
-from gpumem.jobs.waterwave import Pipeline, Together, partition, pipeline, run_together, together
+from gpumem.jobs.waterwave import Pipeline, partition, pipeline, run_together, together
 from gpumem.kernels import reference
 from gpumem.trace import SYNC, Buffers, Op, Ops, Trace
+from tests.jobs.waterwave.cases import CASES, MACHINE, case
 from tests.jobs.waterwave.jobs_together import sets
 from tests.jobs.waterwave.models import alone, model
 
-MACHINE = Machine.named("v100")
 ROUNDS = 4
-
-
-# Jobs, their node groups' bytes, the limit as a part of what they hold without one, turns, whether rounds overlap
-CASES = {
-    "tight": (("adam", "net"), 2000, 0.0, None, True),
-    "loose": (("adam", "net"), 2000, 1.0, None, True),
-    "flat": (("adam", "net"), 3000, 0.5, None, False),
-    "turns": (("sgd", "net"), 3000, 0.3, [1, 0, 1], True),
-    "three": (("adam", "net", "sgd"), 3000, 0.2, None, True),
-    "one": (("net",), 2000, 1.0, None, True),
-}
-
-
-@cache
-def case(name: str) -> tuple[tuple[str, ...], Together, Placement]:
-    """The jobs of a case, all of them as one trace, and a placement."""
-    jobs, split, part, turns, wrap = CASES[name]
-    parts = [partition(model(job).trace, MACHINE, split) for job in jobs]
-    loose = pipeline(parts, turns=turns, wrap=wrap)
-    least = sum(p.rest for p in parts) + max(p.peak - p.rest for p in parts)
-    limit = least + int(part * (int(loose.bound().max()) - least))
-    both = together(pipeline(parts, limit, turns=turns, wrap=wrap), MACHINE)
-    return jobs, both, best_fit(both.trace)
 
 
 def wrong(name: str, seed: int) -> list[str]:

@@ -78,17 +78,22 @@ def run_together(
     >>> all((states[1][buffer] == alone[buffer]).all() for buffer in alone)
     True
     """
-    jobs = len(together.ops)
-    for what, given in (("launches", launches), ("state", state)):
-        if given is not None and len(given) != jobs:
-            raise ValueError(f"{what}: there are {len(given)}, one for each of {jobs} jobs would do")
-    _refuse_halves(together)
+    one_for_each(together, launches=launches, state=state)
+    refuse_halves(together)
     launch = None if launches is None else together.launch(launches)
-    values = None if state is None else _shared(together, state)
+    values = None if state is None else shared_state(together, state)
     return run(together.trace, placement, backend, launch, iterations, state=values, lag=together.lag)
 
 
-def _refuse_halves(together: Together) -> None:
+def one_for_each(together: Together, **given: Sequence[object] | None) -> None:
+    """Object to launches or states that are not as many as jobs."""
+    jobs = len(together.ops)
+    for what, row in given.items():
+        if row is not None and len(row) != jobs:
+            raise ValueError(f"{what}: there are {len(row)}, one for each of {jobs} jobs would do")
+
+
+def refuse_halves(together: Together) -> None:
     """Object to a job that is in the middle of an iteration when a round begins, and carries over what has an end."""
     for j in np.unique(together.job[together.lag > 0]).tolist():
         trace = together.pipeline.parts[j].trace
@@ -99,7 +104,7 @@ def _refuse_halves(together: Together) -> None:
             )
 
 
-def _shared(together: Together, state: Sequence[State]) -> State:
+def shared_state(together: Together, state: Sequence[State]) -> State:
     """The values of all jobs, by the recorded ids of the trace of all; the arrays are the same."""
     found: State = {}
     for j, (values, part, first) in enumerate(zip(state, together.pipeline.parts, together.buffers)):

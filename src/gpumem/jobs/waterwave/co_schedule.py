@@ -59,6 +59,8 @@ class Together(Shown):
         How many rounds before this one its turn has begun.
     ops, buffers : tuple of int
         Where those of each job begin.
+    buffer_turn, buffer : int64[B]
+        Of each buffer the turn that starts it, and which buffer of its job's part it is; -1 for tokens.
     """
 
     trace: Trace
@@ -69,6 +71,8 @@ class Together(Shown):
     lag: I64
     ops: tuple[int, ...]
     buffers: tuple[int, ...]
+    buffer_turn: I64
+    buffer: I64
 
     @property
     def job(self) -> I64:
@@ -149,7 +153,8 @@ def together(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: floa
         name=" + ".join(part.trace.name for part in pipeline.parts),
     )
     own = np.concatenate([part.order for part in pipeline.parts] + [np.array([-1])])[_row(pipeline, issue)]
-    return Together(trace, pipeline, issue.turn, own, issue.slot, issue.lag, first_op, first_buffer)
+    ops_columns = issue.turn, own, issue.slot, issue.lag
+    return Together(trace, pipeline, *ops_columns, first_op, first_buffer, *_origins(pipeline, ids, len(table)))
 
 
 def _issued(pipeline: Pipeline, machine: Machine, pace: float) -> _Issue:
@@ -226,6 +231,14 @@ def _buffers(pipeline: Pipeline, issue: _Issue) -> tuple[Buffers, list[I64], tup
             tables.append(_during(b.take(mortal), np.append(places[t], behind), n))
     tokens = Buffers.make([0] * 2, [0] * 2, [n] * 2, persistent=[True] * 2, kind=[TOKEN] * 2, of=[UNKNOWN] * 2)
     return Buffers.joined([*tables, tokens]), ids, first
+
+
+def _origins(pipeline: Pipeline, ids: Sequence[I64], count: int) -> tuple[I64, I64]:
+    """The turn that starts each of `count` buffers (the first, where it lives for ever), and its number in the job."""
+    turn, buffer = np.full(count, UNKNOWN), np.full(count, UNKNOWN)
+    for t in reversed(range(len(pipeline.turns))):
+        turn[ids[t]], buffer[ids[t]] = t, np.arange(len(ids[t]))
+    return turn, buffer
 
 
 def _places(pipeline: Pipeline, issue: _Issue) -> list[I64]:

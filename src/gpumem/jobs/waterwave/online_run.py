@@ -1,0 +1,311 @@
+"""Allocator, barrier and executor in one run, with real bytes: memory is asked for when an op is handed over.
+
+::
+
+    thread of stream 0   [ allocate, submit, free ] of each op of A's group --.
+                                                                               +-- leaf, root, both streams in order,
+    thread of stream 1   [ allocate, submit, free ] of each op of B's group --'    sync_and_coalesce(), the next slot
+
+What is in brackets is done under one lock, so that a chunk that is free is one whose last op has been submitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from threading import Lock
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpumem.base.arguments import strict
+from gpumem.execute.backend import Backend, Call, Token, Work
+from gpumem.execute.layout import Block, Layout
+from gpumem.execute.program import call_of
+from gpumem.execute.views import Launch
+from gpumem.jobs.waterwave.co_run import State, one_for_each, refuse_halves, shared_state
+from gpumem.jobs.waterwave.co_schedule import Together
+from gpumem.jobs.waterwave.slot_log import SlotLog
+from gpumem.jobs.waterwave.threads import PipelineExecutor
+from gpumem.trace import SYNC, Csr
+from gpumem.trace.placement import NOWHERE, Placement
+
+
+class Online(Protocol):
+    """What is asked for memory as ops are handed over: an allocator as `gpumem.pool` has them."""
+
+    def allocate(self, size: int, *, stream: int = 0) -> int:
+        """Return the offset of `size` bytes for work on `stream`."""
+        ...
+
+    def free(self, offset: int, *, stream: int = 0) -> None:
+        """Take back what `allocate` returned, last used on `stream`."""
+        ...
+
+
+@strict
+def run_online(
+    together: Together,
+    memory: Placement | Online,
+    backend: Backend,
+    launches: Sequence[Launch] | None = None,
+    iterations: int = 1,
+    *,
+    state: Sequence[State] | None = None,
+    capacity: int | None = None,
+    enter: Callable[[int], object] | None = None,
+    timeout: float | None = None,
+) -> SlotLog:
+    """Run several jobs on a backend by `PipelineExecutor`, with addresses that are given as ops are handed over.
+
+    Parameters
+    ----------
+    together : Together
+        Says what runs in which slot, and which buffers each op starts and ends. In a slot the order is that of threads.
+    memory : Placement or allocator
+        Where buffers are: an allocator such as `pool.MultiStream`, new or at rest, which is asked; or a placement that
+        holds in any order within a slot, such as `two_ends` makes.
+    backend : Backend
+        An `Emulator` with `races=False`, since its detector knows addresses that stay; a `Cuda` without graphs.
+    launches, state
+        As for `run_together`.
+    iterations : int
+        So many of each turn.
+    capacity : int, optional
+        Bytes of the device that `memory` may give; needed for an allocator, a placement has its height.
+    enter : callable, optional
+        As for `PipelineExecutor`: the first call in each thread, for CUDA.
+    timeout : float, optional
+        Seconds for which a stream waits for another one at most.
+
+    Returns
+    -------
+    SlotLog
+        What was handed over when, for `gpumem.check.waterwave`.
+
+    Raises
+    ------
+    MemoryError
+        The allocator's, with job, node group and stream in notes.
+    ValueError
+        As `run_together`; an allocator without a capacity, or one that gives bytes beyond it.
+
+    Notes
+    -----
+    Before each slot all streams wait for one another, and an allocator with `sync_and_coalesce` is asked for it. One
+    with `synchronize` is given a function that puts the streams in order, for when it reuses bytes across them within
+    a slot. An op is bound to its memory again only where that has moved.
+
+    Examples
+    --------
+    >>> from gpumem import Machine
+    >>> from gpumem.execute import Emulator
+    >>> from gpumem.execute.models import mlp
+    >>> from gpumem.jobs.waterwave import partition, pipeline, run_online, together
+    >>> from gpumem.kernels import reference
+    >>> from gpumem.pool import MultiStream
+    >>> models = [mlp(4, 8, [6] * depth, 3) for depth in (2, 3)]
+    >>> parts = [partition(model.trace, Machine.named("v100"), 200) for model in models]
+    >>> both = together(pipeline(parts), Machine.named("v100"))
+    >>> states, launches = [model.state() for model in models], [model.launch(reference) for model in models]
+    >>> pool = MultiStream(capacity=2**16, allow_growth=False)
+    >>> run_online(both, pool, Emulator(7, races=False), launches, 5, state=states, capacity=2**16)
+    SlotLog(50 node groups, 0 ops, 1 pipelines)
+
+    References
+    ----------
+    Shi et al., Waterwave, sections 4.2 and 4.3.
+    """
+    one_for_each(together, launches=launches, state=state)
+    if isinstance(memory, Placement):
+        memory.check_fits(together.trace)
+        refuse_halves(together)
+    elif capacity is None:
+        raise ValueError("capacity: None, but an allocator does not tell how many bytes of the device it may give")
+    handed = _HandedOver(together, memory, backend, launches, capacity)
+    values = {} if state is None else shared_state(together, state)
+    log = SlotLog()
+    executor = PipelineExecutor(
+        lambda jobs: together.pipeline, handed.group, wait=handed.next_slot, enter=enter, timeout=timeout, log=log
+    )
+    for j in range(len(together.ops)):
+        executor.join(str(j), iterations * len(together.pipeline.turns_of(j)))
+    handed.begin(values, iterations)
+    executor.run()
+    handed.end(values)
+    return log
+
+
+class _HandedOver:
+    """What has been handed over: where buffers are, the last op of each stream, the slot that runs."""
+
+    def __init__(
+        self,
+        both: Together,
+        memory: Placement | Online,
+        backend: Backend,
+        launches: Sequence[Launch] | None,
+        capacity: int | None,
+    ) -> None:
+        self.both, self.trace, self.backend = both, both.trace, backend
+        self.capacity = memory.height if capacity is None and isinstance(memory, Placement) else int(capacity or 0)
+        self.memory = _Fixed(memory) if isinstance(memory, Placement) else _Asked(memory, self._in_order)
+        self.launch = None if launches is None else both.launch(launches)
+        self.lock = Lock()
+        self.groups = _ops_of_groups(both)
+        b, n = self.trace.buffers, self.trace.n
+        asked = np.flatnonzero(~b.host & (b.size > 0) & ~self.trace.eternal)
+        self.starts = Csr.grouped(b.start[asked], asked, n).tolist()
+        self.ends = Csr.grouped((b.end[asked] - 1) % n, asked, n).tolist()
+        self.written = set(self.trace.ops.writes.idx.tolist())  # the ends of others no backend needs to know
+        self.rows = list(zip(self.trace.ops.reads.tolist(), self.trace.ops.writes.tolist()))
+        self.records = list(self.trace.ops)
+        self.calls: dict[int, tuple[tuple[Block, ...], Call | None]] = {}  # of each op: where it was bound, and to what
+        self.generators: dict[int, Any] = {}
+        self.begun = [0] * len(both.ops)  # iterations of each job
+        self.tokens: list[Token | None] = [None] * len(self.trace.ops.streams)
+        self.slot, self.ordered, self.came, self.changed = 0, 0, [0, 0], False
+
+    def begin(self, values: State, iterations: int) -> None:
+        """Open the backend, and ask for what jobs hold before their first iteration."""
+        b = self.trace.buffers
+        apart = np.where(b.host, NOWHERE, np.cumsum(b.size) - b.size)
+        layout = Layout.of(self.trace, Placement(apart, int(b.size.sum())))
+        self.blocks = list(layout.blocks)  # those of the host stay
+        self.backend.open(replace(layout, device=self.capacity))
+        if getattr(self.backend, "races", None) is not None:
+            raise ValueError("backend: it looks for races at addresses that do not change; races=False would do")
+        syncs = self.trace.ops.role == SYNC
+        columns = zip(self.records, self.trace.ops.stream.tolist(), self.trace.ops.role.tolist(), syncs.tolist())
+        self.works = [
+            Work(op.id, op.name, stream, role, None, sync, self._dying(op.id)) for op, stream, role, sync in columns
+        ]
+        self.backend.begin(self.works, iterations + int(self.both.lag.max(initial=0)))
+        for i in self._held():
+            self._allocate(i, 0)
+            of = self.blocks[i].of
+            data = values[of] if of in values else np.zeros(0, np.uint8)
+            self.backend.put(self.blocks[i], np.ascontiguousarray(data).reshape(-1).view(np.uint8))
+
+    def end(self, values: State) -> None:
+        """Wait for all that was handed over, and read what jobs hold behind their last iteration."""
+        for token in self.tokens:
+            if token is not None:
+                self.backend.wait(token)
+        for i in self._held():
+            if (value := values.get(self.blocks[i].of)) is not None:
+                got = self.backend.get(self.blocks[i])[: value.nbytes]
+                np.ascontiguousarray(value).reshape(-1).view(np.uint8)[...] = got
+
+    def _held(self) -> list[int]:
+        """What is alive between two iterations of its job: of several turns the last one has started it."""
+        line, found = self.both.pipeline, self.trace.eternal.copy()
+        for j, part in enumerate(line.parts):
+            last = np.flatnonzero(self.both.buffer_turn == line.turns_of(j)[-1])
+            found[last] |= part.trace.crossing[self.both.buffer[last]]
+        b = self.trace.buffers
+        return np.flatnonzero(found & ~b.host & (b.size > 0)).tolist()
+
+    def group(self, job: str, group: int, stream: int) -> None:
+        """Hand a node group over, op by op."""
+        j = int(job)
+        self.begun[j] += group == 0
+        turns = self.both.pipeline.turns_of(j)
+        for x in self.groups[turns[(self.begun[j] - 1) % len(turns)], group]:
+            with self.lock:
+                for i in self.starts[x]:
+                    self._allocate(i, stream)
+                self._submit(x)
+                for i in self.ends[x]:
+                    self.memory.free(i, self.blocks[i].offset, stream)
+
+    def _allocate(self, i: int, stream: int) -> None:
+        block = self.blocks[i]
+        offset = self.memory.allocate(i, block.size, stream)
+        if offset + block.size > self.capacity:
+            raise ValueError(f"memory: bytes {offset}..{offset + block.size}, the capacity is {self.capacity}")
+        self.blocks[i] = replace(block, offset=offset)
+
+    def _submit(self, x: int) -> None:
+        """Submit an op, bound to where its buffers are now."""
+        reads, writes = (tuple(self.blocks[i] for i in row) for row in self.rows[x])
+        where, call = self.calls.get(x, (None, None))
+        if where != (*reads, *writes):
+            call = call_of(self.records[x], self.trace, self.backend, self.launch, reads, writes, self.generators, 0)
+            self.calls[x] = (*reads, *writes), call
+        work = replace(self.works[x], call=call, ends=self._dying(x))
+        self.tokens[work.stream] = self.backend.submit(work, reads, writes, ())
+        self.changed = True
+
+    def _dying(self, x: int) -> tuple[Block, ...]:
+        return tuple(self.blocks[i] for i in self.ends[x] if i in self.written)
+
+    def next_slot(self, stream: int) -> None:
+        """Put the streams in order, once for both, before the slot that begins."""
+        with self.lock:
+            self.came[stream] += 1
+            if self.came[stream] == self.ordered:
+                return  # the other thread has done it, and may have gone on: its first ops need no wait
+            self.ordered += 1
+            self._in_order()
+            self.memory.sync_and_coalesce()
+            self.slot = (self.slot + 1) % self.both.pipeline.period
+            if self.slot == 0:
+                self.backend.part(list)  # a round has been handed over: events of older ones may serve again
+
+    def _in_order(self) -> None:
+        """Let all streams wait for one another, unless nothing was submitted since they did."""
+        if not self.changed:
+            return
+        mine = np.flatnonzero((self.both.turn < 0) & (self.both.slot == self.slot)).tolist()
+        signals, waits = mine[: len(mine) // 2], mine[len(mine) // 2 :]
+        done = {self.works[x].stream: self.backend.submit(self.works[x], (), (), ()) for x in signals}
+        for x in waits:
+            stream = self.works[x].stream
+            others = [token for other, token in done.items() if other != stream]
+            self.tokens[stream] = self.backend.submit(self.works[x], (), (), others)
+        self.changed = False
+
+
+class _Asked:
+    """An allocator that is asked for each buffer."""
+
+    def __init__(self, allocator: Any, in_order: Callable[[], None]) -> None:
+        self.allocator = allocator
+        if hasattr(allocator, "synchronize"):
+            allocator.synchronize = in_order
+        self.sync_and_coalesce = getattr(allocator, "sync_and_coalesce", lambda: None)
+
+    def allocate(self, buffer: int, size: int, stream: int) -> int:
+        return int(self.allocator.allocate(size, stream=stream))
+
+    def free(self, buffer: int, offset: int, stream: int) -> None:
+        self.allocator.free(offset, stream=stream)
+
+
+class _Fixed:
+    """A placement: each buffer is where it says."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.offset = placement.offset.tolist()
+
+    def sync_and_coalesce(self) -> None:
+        """Nothing is kept apart."""
+
+    def allocate(self, buffer: int, size: int, stream: int) -> int:
+        return int(self.offset[buffer])
+
+    def free(self, buffer: int, offset: int, stream: int) -> None:
+        pass
+
+
+def _ops_of_groups(both: Together) -> dict[tuple[int, int], list[int]]:
+    """The ops of each node group of each turn, in the order in which they run."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for t, turn in enumerate(both.pipeline.turns):
+        part = both.pipeline.parts[turn.job]
+        place = np.argsort(part.order)
+        for x in np.flatnonzero(both.turn == t).tolist():
+            group = int(np.searchsorted(part.cuts, place[both.op[x]], side="right")) - 1
+            found.setdefault((t, group), []).append(x)
+    return found

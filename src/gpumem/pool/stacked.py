@@ -1,0 +1,61 @@
+"""A stack: a placement that is low not only at the peak, but whenever little is held.
+
+Two jobs on one device may then grow towards each other, from both ends of the memory::
+
+    address ^ ____________________________________
+            |   B's stack, upside down:  \\      /       one job is high while the other is low, so both fit
+            |  .------.                   '----'        into little more than one of them needs
+            | /  A's   \\
+            |/  stack   \\_________________________
+            +------------------------------------> time
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpumem.base.arguments import strict
+from gpumem.pool.smartpool.offline import MAX_ALIGNMENT, fit
+from gpumem.trace import I64, Trace
+from gpumem.trace.placement import NOWHERE, Placement
+
+
+@strict
+def stacked(trace: Trace, *, alignment: int = 256) -> Placement:
+    """Place buffers so that at each op the highest byte in use is near the load.
+
+    A planner as in `gpumem.pool`, for jobs that share a device from both ends: see
+    `gpumem.jobs.waterwave.Partition.in_pool`. Its height may exceed that of `best_fit`.
+
+    Notes
+    -----
+    What crosses the boundary comes first; then buffers by the least load during their lives, the least first; of those
+    the one that lives longest. Each goes into the smallest hole that fits, else on top. So what is still held when
+    little else is lies low: a gradient of a weight, made at the peak and held to the end, below what is given back
+    before it ends. By size or by lifetime it would lie on top, and keep its stack high (ResNet50: two of them then need
+    1.8 to 2 times what one needs, and 1.17 times with this order). O(B log B) as `best_fit`, and O(lifetimes) for the
+    least loads.
+
+    Examples
+    --------
+    >>> trace = Trace.from_lifetimes([6, 4, 2], [0, 1, 2], [3, 3, 5])  # the last one is held for longest
+    >>> from gpumem.pool import best_fit
+    >>> best_fit(trace, alignment=1).offset, stacked(trace, alignment=1).offset
+    (array([ 0,  6, 10]), array([2, 8, 0]))
+    """
+    if not 1 <= alignment <= MAX_ALIGNMENT:
+        raise ValueError(f"alignment: {alignment} is not in [1, 2**40]")
+    b = trace.buffers
+    offset = np.full(len(b), NOWHERE, np.int64)
+    offset[~b.host & (b.size == 0)] = 0
+    todo = np.flatnonzero(~b.host & (b.size > 0))
+    keys = (todo, b.start[todo] - b.end[todo], _least_load(trace)[todo], ~trace.crossing[todo])
+    fit(b.size, b.start, b.end, trace.n, todo[np.lexsort(keys)], 0, alignment, True, offset)
+    return Placement(offset, int((offset + b.size)[~b.host].max(initial=0)), alignment)
+
+
+def _least_load(trace: Trace) -> I64:
+    """The least load during each buffer's life."""
+    b, load = trace.buffers, trace.load()
+    twice = np.concatenate([load, load, [0]])  # lifetimes wrap; an end may be behind the last op
+    return np.asarray(np.minimum.reduceat(twice, np.stack([b.start, b.end], axis=1).ravel())[::2], np.int64)

@@ -1,0 +1,78 @@
+"""Tables of pages, row by row, held against the files that benchmarks wrote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+FIGURE = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?")
+
+
+class Table(NamedTuple):
+    """A table of a page: its header and its rows, cell by cell."""
+
+    head: list[str]
+    rows: list[list[str]]
+
+
+def tables(page: Path) -> list[Table]:
+    """All tables of a page."""
+    found: list[Table] = []
+    before = ""
+    for line in page.read_text().splitlines():
+        if re.fullmatch(r"\|(?: -+ \|)+", line):
+            found.append(Table(_cells(before), []))
+        elif line.startswith("|") and before.startswith("|"):
+            found[-1].rows.append(_cells(line))
+        before = line
+    return found
+
+
+def table(page: Path, *head: str) -> Table:
+    """The table of a page whose header begins with these cells."""
+    (found,) = [one for one in tables(page) if one.head[: len(head)] == list(head)]
+    return found
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+
+
+def printed(file: str, begins: str, *words: str) -> list[str]:
+    """The lines of a result file that begin so and have these words among theirs."""
+    lines = (RESULTS / file).read_text().splitlines()
+    return [line for line in lines if line.startswith(begins) and {*words} <= {*line.split()}]
+
+
+def figures(text: str) -> list[str]:
+    """The figures of a text, without commas."""
+    return [figure.replace(",", "") for figure in FIGURE.findall(text)]
+
+
+def agrees(shown: Sequence[str], line: str) -> bool:
+    """Whether the figures stand in a printed line, in this order, rounded as they are shown.
+
+    >>> agrees(["355", "90.3"], "355  90.33%  355"), agrees(["90.3", "355"], "355  90.33%"), agrees(["90.4"], "90.33%")
+    (True, False, False)
+    """
+    rest = iter(figures(line))
+    return all(any(_rounded(figure, one) for one in rest) for figure in shown)
+
+
+def _rounded(shown: str, measured: str) -> bool:
+    decimals = len(shown.partition(".")[2])
+    return abs(float(shown) - float(measured)) <= 0.5001 * 10**-decimals
+
+
+def unlike(rows: Sequence[Sequence[str]], file: str, names: dict[str, str], *words: str) -> list[str]:
+    """The rows that no line of a result file agrees with; `names`: first cell -> how the line begins."""
+    found = []
+    for first, *cells in rows:
+        lines = printed(file, names[first], *words)
+        shown = [figure for cell in cells for figure in figures(cell)]
+        found += [first] * (not shown or not any(agrees(shown, line) for line in lines))
+    return found
