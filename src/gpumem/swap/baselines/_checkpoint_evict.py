@@ -97,8 +97,8 @@ class Evictions(Prices):
     def held(self, way: Way) -> Iterable[Way]:
         """Hold more of the dead buffers, those that cost reruns most for their bytes, in a few amounts."""
         last, ns = self.account.written(way.found.at, way.until)
-        b, dead = self.trace.buffers, self.dead
-        dead = dead[(last[dead] > b.end[dead]) & (way.until[dead] < 0)]
+        b, dead = self.trace.buffers, self.dying(last)
+        dead = dead[way.until[dead] < 0]
         dead = dead[np.argsort(-ns[dead] / b.size[dead], kind="stable")]
         for share in HELD if len(dead) else ():
             mine = dead[np.cumsum(b.size[dead]) <= share * self.limit]

@@ -110,10 +110,14 @@ class Prices:
             others.append(0)
         return others
 
+    def dying(self, last: I64) -> I64:
+        """Return the dead buffers that reruns write after their lifetime, `last` by op; others hold nothing longer."""
+        return self.dead[last[self.dead] > self.trace.buffers.end[self.dead]]
+
     def hold(self, found: Found) -> Found:
         """Hold buffers that die early until their last rerun, while that helps."""
         last, ns = self.account.written(found.at, found.until)
-        scratch = self.dead[last[self.dead] > 0]
+        scratch = self.dying(last)
         for b in scratch[np.argsort(-ns[scratch] / self.account.size[scratch], kind="stable")].tolist():
             if self.over():
                 break
