@@ -39,7 +39,7 @@ def table(page: Path, *head: str) -> Table:
 
 
 def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+    return [cell.strip() for cell in line.strip()[1:-1].split("|")]
 
 
 def printed(file: str, begins: str, *words: str) -> list[str]:
