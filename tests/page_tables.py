@@ -65,14 +65,15 @@ def agrees(shown: Sequence[str], line: str) -> bool:
 
 def _rounded(shown: str, measured: str) -> bool:
     decimals = len(shown.partition(".")[2])
-    return abs(float(shown) - float(measured)) <= 0.5001 * 10**-decimals
+    return abs(float(shown) - float(measured)) <= 0.5001 * 10.0**-decimals
 
 
-def unlike(rows: Sequence[Sequence[str]], file: str, names: dict[str, str], *words: str) -> list[str]:
-    """The rows that no line of a result file agrees with; `names`: first cell -> how the line begins."""
+def unlike(rows: Sequence[Sequence[str]], file: str, names: dict[str, str] | str, *words: str) -> list[str]:
+    """The rows that no line of a result file agrees with; `names`: how the lines begin, all or by the first cell."""
     found = []
-    for first, *cells in rows:
-        lines = printed(file, names[first], *words)
-        shown = [figure for cell in cells for figure in figures(cell)]
-        found += [first] * (not shown or not any(agrees(shown, line) for line in lines))
+    for row in rows:
+        begins = names if isinstance(names, str) else names[row[0]]
+        shown = [figure for cell in row[isinstance(names, dict) :] for figure in figures(cell)]
+        lines = printed(file, begins, *words)
+        found += [row[0]] * (not shown or not any(agrees(shown, line) for line in lines))
     return found
