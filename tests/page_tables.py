@@ -48,6 +48,17 @@ def printed(file: str, begins: str, *words: str) -> list[str]:
     return [line for line in lines if line.startswith(begins) and {*words} <= {*line.split()}]
 
 
+def cell(file: str, head: str, begins: str, *words: str, below: str = "") -> str:
+    """What a result file has under a head, whose column ends where it ends, in the first line that begins so.
+
+    `words` are among the words of that line; `below`: of the first table below this text.
+    """
+    lines = (RESULTS / file).read_text().partition(below)[2].splitlines()
+    edge = next(line.index(f"  {head}") + len(head) + 2 for line in lines if f"  {head}" in line)
+    line = next(line for line in lines if line.startswith(begins) and {*words} <= {*line.split()})
+    return re.split(r" {2,}", line[:edge].strip())[-1]
+
+
 def figures(text: str) -> list[str]:
     """The figures of a text, without commas."""
     return [figure.replace(",", "") for figure in FIGURE.findall(text)]

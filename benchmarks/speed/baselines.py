@@ -38,13 +38,17 @@ def overhead(trace: Trace, planner: Planner, limit: int) -> str:
 
 
 def lowest(trace: Trace, planner: Planner) -> list[str]:
-    """Return the lowest load that a planner says it reaches, in % of the peak, and what it costs there."""
-    try:
-        planner(trace, MACHINE, max(floor(trace)[1], 1))
-        load = floor(trace)[1]
-    except NotReached as stop:
-        load = stop.reached
-    return [f"{100 * load / trace.peak_load:.1f}", overhead(trace, planner, load)]
+    """Return the lowest load that a planner reaches when asked for it, in % of the peak, and what it costs there."""
+    load = max(floor(trace)[1], 1)
+    while True:
+        try:
+            planner(trace, MACHINE, load)
+        except NotReached as stop:
+            # A plan for less may drop dead tails that one for what it reached keeps: asked again, it ends 808 bytes
+            # higher on resnet18_cifar_b100.
+            load = stop.reached
+        else:
+            return [f"{100 * load / trace.peak_load:.1f}", overhead(trace, planner, load)]
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,7 +1,8 @@
 """How low does checkpointing get, and what does it cost: by the printed rule, by ours, with and without held buffers?
 
-`least`: what lasting buffers and the op that touches most hold together, which no recomputation goes below. Overheads
-by the capacity clock at that limit, on `gtx1080ti`; seconds are planning alone.
+`sqrt` is the printed rule, `cuts` ours by segments, `evict` ours by runs, which is the default. `least`: what lasting
+buffers and the op that touches most hold together, which no recomputation goes below. Overheads by the capacity clock
+at that limit, on `gtx1080ti`; seconds are planning alone, by `evict` with held buffers.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from functools import partial
 import numpy as np
 
 from benchmarks.speed._bench import SHARED, header
-from benchmarks.speed.baselines import lowest, overhead
+from benchmarks.speed.baselines import MACHINE, Planner, lowest, overhead, table
 from gpumem.base.work import now
 from gpumem.io import read
-from gpumem.pipeline.report import columns
 from gpumem.swap import checkpoint
 from gpumem.trace import Trace
 
@@ -30,6 +30,8 @@ LIMITS = {  # in % of the peak load
     "bert_base_s128_b32": 50,
     "gpt2_s512_b8": 50,
 }
+COMPARED = ("resnet50_224_b64", "densenet121_224_b2", "ddpm_unet_32_b64", "gpt2_s512_b8")
+SHARES = (70, 50, 40)  # in % of the peak load
 
 
 def least(trace: Trace) -> float:
@@ -40,23 +42,44 @@ def least(trace: Trace) -> float:
     return float(100 * (size[lasting].sum() + extra.max()) / trace.peak_load)
 
 
-def line(name: str, percent: int) -> list[str]:
-    """Return a trace's line of the table."""
-    trace = read(SHARED / "traces" / f"{name}.json.gz")
-    rules = [partial(checkpoint, rule=rule) for rule in ("sqrt", "cuts")]
-    cells = [cell for rule in rules for cell in lowest(trace, rule)]
-    limit, begin = trace.peak_load * percent // 100, now()
-    held = overhead(trace, checkpoint, limit)
-    seconds = now() - begin
-    within = [overhead(trace, partial(checkpoint, hold=False), limit), held]
-    return [name, f"{least(trace):.1f}", *cells, str(percent), *within, f"{seconds:.1f}"]
+def rule(name: str, **options: bool) -> Planner:
+    """Return the planner by one of its rules."""
+    return partial(checkpoint, rule=name, **options)
+
+
+def by_rules(trace: Trace) -> list[str]:
+    """Return what no recomputation goes below, then the lowest load and its overhead by each rule."""
+    return [f"{least(trace):.1f}", *(cell for name in ("sqrt", "cuts", "evict") for cell in lowest(trace, rule(name)))]
+
+
+def held(trace: Trace, percent: int) -> list[str]:
+    """Return overheads at a limit, without and with held buffers, and the seconds of the last plan."""
+    limit = trace.peak_load * percent // 100
+    costs = [overhead(trace, rule(name, hold=hold), limit) for name in ("cuts", "evict") for hold in (False, True)]
+    begin = now()
+    rule("evict")(trace, MACHINE, limit)
+    return [str(percent), *costs, f"{now() - begin:.1f}"]
+
+
+def by_limits(trace: Trace) -> list[str]:
+    """Return overheads by `evict` and by `cuts` at each share of the peak."""
+    limits = [trace.peak_load * percent // 100 for percent in SHARES]
+    return [overhead(trace, rule(name), limit) for limit in limits for name in ("evict", "cuts")]
 
 
 def main() -> None:
-    """Print the table."""
+    """Print a table for each question."""
     print(header())
-    heads = ["sqrt %", "overhead", "cuts %", "overhead", "limit %", "not held", "overhead", "seconds"]
-    print(f"\n{columns([['trace', 'least %', *heads], *(line(*row) for row in LIMITS.items())])}")
+    traces = {name: read(SHARED / "traces" / f"{name}.json.gz") for name in {**LIMITS, **dict.fromkeys(COMPARED)}}
+    heads = [cell for name in ("sqrt", "cuts", "evict") for cell in (f"{name} %", "overhead")]
+    rows = [[name, *by_rules(traces[name])] for name in LIMITS]
+    table("The lowest load in % of the peak by each rule, and the overhead there", ["trace", "least %", *heads], rows)
+    heads = ["limit %", "cuts, not held", "cuts", "evict, not held", "evict", "seconds"]
+    rows = [[name, *held(traces[name], percent)] for name, percent in LIMITS.items()]
+    table("At a load that is asked for, without and with held buffers: overhead in %", ["trace", *heads], rows)
+    heads = [f"{name} {percent} %" for percent in SHARES for name in ("evict", "cuts")]
+    rows = [[name, *by_limits(traces[name])] for name in COMPARED]
+    table("By limit: overhead in %", ["trace", *heads], rows)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from gpumem.simulator import workspaces as workspaces
     from gpumem.simulator.hazards import BLOCK as BLOCK, Hazards as Hazards, hazards as hazards
     from gpumem.simulator.host_threads import hosted as hosted
-    from gpumem.simulator.machine import GIB as GIB, PRESETS as PRESETS, Link as Link, Machine as Machine
+    from gpumem.simulator.machine import (
+        GIB as GIB,
+        PRESETS as PRESETS,
+        Link as Link,
+        Machine as Machine,
+        MeasuredTimes as MeasuredTimes,
+    )
     from gpumem.simulator.realised import Realised as Realised, realised as realised
     from gpumem.simulator.sharing import rates as rates, share as share
     from gpumem.simulator.simulate import baseline as baseline, simulate as simulate

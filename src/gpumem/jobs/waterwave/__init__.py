@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         atoms as atoms,
         partition as partition,
     )
-    from gpumem.jobs.waterwave.online_run import run_online as run_online
+    from gpumem.jobs.waterwave.online_run import Online as Online, run_online as run_online
     from gpumem.jobs.waterwave.op_order import by_depth as by_depth, depth as depth, reordered as reordered
     from gpumem.jobs.waterwave.pipeline import Pipeline as Pipeline, Turn as Turn, pipeline as pipeline
     from gpumem.jobs.waterwave.priorities import by_weight as by_weight

@@ -116,6 +116,9 @@ def run_online(
     ----------
     Shi et al., Waterwave, sections 4.2 and 4.3.
     """
+    if not isinstance(memory, Placement) and not hasattr(memory, "allocate"):
+        kind = type(memory).__name__
+        raise TypeError(f"memory: {memory!r:.60} is a {kind}; it must be a gpumem.Placement or an allocator")
     one_for_each(together, launches=launches, state=state)
     if isinstance(memory, Placement):
         memory.check_fits(together.trace)
