@@ -191,6 +191,7 @@ class Machine(Shown):
             raise TypeError(f"measured: {times!r:.60} has no ops_ns(ops, size); latency.calibrate(table) has")
         return replace(self, times=times)
 
+    @strict
     def timed(self, trace: Trace) -> Trace:
         """Return `trace` with the times of `measured` for ops that have none, so that they are asked for only once.
 

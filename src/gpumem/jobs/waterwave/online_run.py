@@ -118,7 +118,9 @@ def run_online(
     """
     if not isinstance(memory, Placement) and not hasattr(memory, "allocate"):
         kind = type(memory).__name__
-        raise TypeError(f"memory: {memory!r:.60} is a {kind}; it must be a Placement, as gpumem.best_fit makes, or an allocator")
+        raise TypeError(
+            f"memory: {memory!r:.60} is a {kind}; it must be a Placement, as gpumem.best_fit makes, or an allocator"
+        )
     one_for_each(together, launches=launches, state=state)
     if isinstance(memory, Placement):
         memory.check_fits(together.trace)
