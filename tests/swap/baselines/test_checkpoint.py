@@ -46,6 +46,7 @@ def test_the_number_of_segments_that_gives_the_lowest_peak(machine: Machine) -> 
     assert checkpoint(trace, machine, trace.peak_load) == Plan((), trace.n)
 
 
+@pytest.mark.jit
 def test_what_is_held_is_held_for_longer_than_it_lives() -> None:
     """At the floor of this net a buffer's last rerun lies before its last access: that holds nothing."""
     trace = bundled("resnet18")
