@@ -83,3 +83,8 @@ def test_what_an_op_resizes_is_written_as_it_was_before() -> None:
     trace = capture(make, "cpu")
     called = {op.name: op.attributes["signature"] for op in trace.ops if op.attributes}
     assert called["mm.out"] == "float32[3,2] float32[2,3]@1,2 out=float32[0]"
+
+
+def test_tensors_without_a_shape_of_their_own_have_a_type_alone() -> None:
+    lazy = torch.nn.LazyLinear(4).weight
+    assert signature_of([lazy, torch.ones(2).to_sparse()], {}) == "float32[] float32[]"

@@ -162,7 +162,7 @@ def holds(values: KnownValues, x: Tensor, host: Tensor) -> bool:
 def check(program: list[Step]) -> int:
     """Run a program on the host and without a device; return of how many tensors the values are known at the end."""
     hosts = on_host(program)
-    with _world("meta", None, None) as mode, mode:
+    with _world("meta", None, None, False) as mode, mode:
         torch.manual_seed(5)
         tensors = [torch.nn.Parameter(torch.ones(3).fill_(1)).detach()]
         assert mode.values is not None

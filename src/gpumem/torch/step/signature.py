@@ -22,8 +22,8 @@ def signature_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 def _word(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        strides = tuple(value.stride()) if value.layout is torch.strided and not value.is_nested else None
-        return _tensor(value.dtype, tuple(value.shape) if strides is not None else (), strides)
+        plain = value.layout is torch.strided and not value.is_nested and not torch.nn.parameter.is_lazy(value)
+        return _tensor(value.dtype, *((tuple(value.shape), tuple(value.stride())) if plain else ((), None)))
     if isinstance(value, (list, tuple)):
         return f"({' '.join(map(_word, value))})"
     if value is None:
