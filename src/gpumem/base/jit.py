@@ -23,14 +23,14 @@ def inner(function: F) -> F:
     return _compiled(function, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 
 
-def _compiled(function: F, **options: bool) -> F:
+def _compiled(function: F, **options: Any) -> F:
     try:
-        dispatcher: Any = numba.njit(cache=True, nogil=True, **options)(function)  # type: ignore[call-overload]
+        dispatcher: Any = numba.njit(cache=True, nogil=True, **options)(function)
     except RuntimeError as error:  # neither the package nor the home is a place that one may write to
         if "no locator" not in str(error):
             raise
         _listener.kept = False
-        dispatcher = numba.njit(nogil=True, **options)(function)  # type: ignore[call-overload]
+        dispatcher = numba.njit(nogil=True, **options)(function)
     if dispatcher is not function:
 
         def ask(args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
@@ -76,3 +76,12 @@ event.register("numba:compiler_lock", _OnWait())  # type: ignore[no-untyped-call
 def on_first_compile(tell: Callable[[bool], None]) -> None:
     """Call `tell` once, when the first loop that is not in the cache is about to be compiled; is the result kept?"""
     _listener.tell = tell
+
+
+def inlined(function: F) -> F:
+    """Compile a large function as a part of the one loop that calls it: it is optimized once, not by itself as well.
+
+    For what is large and called in one place: the depth-first search compiles in 9.6 s so, in 11.2 with `inner`. With
+    small functions nothing is gained (10.9 s), as the types of what surrounds them are found out once more.
+    """
+    return _compiled(function, inline="always")

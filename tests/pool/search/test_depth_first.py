@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.pool.search import _packing
+from gpumem.pool.search import _packing, _parts
 from gpumem.pool.search._depth_first import GAVE_UP, IMPOSSIBLE, IN_ORDER, LEVEL, SOLVED, pack
 from gpumem.pool.search._packing import ALL, LOOK, UNIT, PackingInstance, PackingState
-from gpumem.pool.search._parts import AREA, FULL_LENGTH_AREA, LENGTH_AREA, START
+from gpumem.pool.search._parts import AREA, FULL_LENGTH_AREA, KEYS, LENGTH_AREA, START
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.trace import Trace
 from tests.plain import plain
@@ -147,3 +147,18 @@ def test_options_are_counted_by_section(seed: int) -> None:
         here = [j for j in range(count) if any(x % n == t for x in range(p.first[j], p.last[j]))]
         if here:
             assert s.total[t] == sum(s.bound[j] + s.left[t] <= top for j in here)
+
+
+@given(st.integers(0, 2**32), st.integers(0, 60))
+def test_buffers_are_sorted_as_numpy_does_it(seed: int, count: int) -> None:
+    """By three of the keys, equals by number: what decides which buffer goes first at one offset."""
+    rng = np.random.default_rng(seed)
+    keys, buffers = rng.integers(-2, 2, (5, count)).astype(float), rng.permutation(100)[:count]
+    column = np.zeros(100, np.int64)
+    column[buffers] = np.arange(count)
+    for order in KEYS:
+        first, second, third = (keys[key] for key in order)
+        expected = buffers[np.lexsort((buffers, third, second, first))]
+        by = buffers.copy()
+        plain(_parts)._sort(by, keys, order, column)
+        assert (by == expected).all()

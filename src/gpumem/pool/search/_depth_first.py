@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.base.jit import inner, jit
+from gpumem.base.jit import inlined, jit
 from gpumem.pool.search._moves import count_placed, lay, lift, note, put, refuse, remove, room, take_back
 from gpumem.pool.search._packing import (
     ALL,
@@ -42,14 +42,14 @@ from gpumem.pool.search._packing import (
     flush,
     holds,
 )
-from gpumem.pool.search._parts import Frames, Waits, rank, split
+from gpumem.pool.search._parts import FRAME, WAIT, Frames, Waits, rank, split
 from gpumem.trace import F64, I64
 
 SOLVED, IMPOSSIBLE, GAVE_UP = 1, 0, -1
 IN_ORDER, FEWEST, LEVEL = range(3)  # which of those that can go lowest: see `_choose`
 
 
-@inner
+@inlined
 def _lowest(p: PackingInstance, s: PackingState, part: I64, floor: int, rules: int) -> int:
     """Return the buffer that can go lowest, the first by order; -1 where there is none, or another fits below it."""
     beneath, best = FAR, -1
@@ -63,15 +63,15 @@ def _lowest(p: PackingInstance, s: PackingState, part: I64, floor: int, rules: i
     return -1 if best >= 0 and rules & BENEATH and s.least[best] >= beneath else best
 
 
-@inner
+@inlined
 def _choose(p: PackingInstance, s: PackingState, f: Frames, at: int, i: int, top: int, rules: int, how: int) -> int:
     """Return the buffer to put instead of `i`, at the same offset: where fewest can be the lowest in some section.
 
     What stands in one section's way is found out there, before anything is built elsewhere. Ties go to what would end
     level with something else, if that is asked for, and then by order.
     """
-    part, offset = s.items[f.low[at] : f.high[at]], s.least[i]
-    if bind(p, s, part, f.floor[at], rules, (0, 0))[1] > 0:
+    part, offset = s.items[f[at].low : f[at].high], s.least[i]
+    if bind(p, s, part, f[at].floor, rules, (0, 0))[1] > 0:
         s.slack[:] = -1
     count_options(p, s, part, top)
     best, options, rank = i, FAR, FAR
@@ -83,45 +83,45 @@ def _choose(p: PackingInstance, s: PackingState, f: Frames, at: int, i: int, top
             continue
         place = s.rank[j]
         if how == LEVEL:
-            place -= flush(p, s, j, f.first[at], f.last[at], top) * len(p.size)
+            place -= flush(p, s, j, f[at].first, f[at].last, top) * len(p.size)
         if found < options or place < rank:
             best, options, rank = j, found, place
     return best
 
 
-@inner
+@inlined
 def _next(
     p: PackingInstance, s: PackingState, f: Frames, at: int, trail: I64, mark: int, top: int, rules: int, how: int
 ) -> tuple[int, int, I64, int]:
     """Go back until a frame has another buffer to put; return frame, buffer, the trail and its length."""
     while at >= 0:
-        part, i = s.items[f.low[at] : f.high[at]], f.placed[at]
+        part, i = s.items[f[at].low : f[at].high], f[at].placed
         trail = room(trail, mark, 2 * len(part))
         if i >= 0:
-            mark = take_back(s, trail, mark, f.mark[at])
+            mark = take_back(s, trail, mark, f[at].mark)
             lift(p, s, f, at)
             s.slack[:] = -1  # more is to be placed than when it was found out
             s.spent[0] += LOOK * len(part)
             mark, window = refuse(p, s, part, i, trail, mark, rules)
-            f.mark[at] = mark
-            if rules & REFUSED and not f.over[at]:
-                window, rise = bind(p, s, part, f.floor[at], rules, window)
-                f.over[at] = not holds(p, s, part, top, window, rise)
-        if not f.over[at]:
-            i = _lowest(p, s, part, f.floor[at], rules)
+            f[at].mark = mark
+            if rules & REFUSED and not f[at].over:
+                window, rise = bind(p, s, part, f[at].floor, rules, window)
+                f[at].over = not holds(p, s, part, top, window, rise)
+        if not f[at].over:
+            i = _lowest(p, s, part, f[at].floor, rules)
             if i >= 0 and how != IN_ORDER:
                 i = _choose(p, s, f, at, i, top, rules, how)
             if i >= 0:
                 return at, i, trail, mark
-        mark = take_back(s, trail, mark, f.begin[at])
-        back, at = f.back[at], at - 1
+        mark = take_back(s, trail, mark, f[at].begin)
+        back, at = f[at].back, at - 1
         while at > back:  # parts beside the one that failed
             lift(p, s, f, at)
             at -= 1
     return at, -1, trail, mark
 
 
-@inner
+@inlined
 def _go_on(
     p: PackingInstance,
     s: PackingState,
@@ -138,25 +138,25 @@ def _go_on(
 
     Returns -1 where nothing is left; the trail and its length.
     """
-    low, high, new = f.low[at], f.high[at] - (at >= 0), at + 1
+    low, high, new = f[at].low, f[at].high - (at >= 0), at + 1
     if low < high and not cut:
-        f.low[new], f.high[new], f.first[new], f.last[new] = low, high, f.first[at], f.last[at]
-        f.back[new], f.waits[new], f.kept[new] = at, f.waits[at], f.kept[at]
-        f.floor[new], f.begin[new] = s.least[f.placed[at]], mark
+        f[new].low, f[new].high, f[new].first, f[new].last = low, high, f[at].first, f[at].last
+        f[new].back, f[new].waits, f[new].kept = at, f[at].waits, f[at].kept
+        f[new].floor, f[new].begin = s.least[f[at].placed], mark
     else:
-        head = split(p, s, w, f, at, low, high) - 1 if low < high else f.waits[at]
+        head = split(p, s, w, f, at, low, high) - 1 if low < high else f[at].waits
         if head < 0:
             return -1, trail, mark
-        f.low[new], f.high[new], f.first[new], f.last[new] = w.low[head], w.high[head], w.first[head], w.last[head]
-        f.back[new], f.waits[new], f.kept[new] = w.back[head], w.next[head], head + 1
-        f.floor[new], f.begin[new] = 0, mark
-        part = s.items[f.low[new] : f.high[new]]
+        f[new].low, f[new].high, f[new].first, f[new].last = w[head].low, w[head].high, w[head].first, w[head].last
+        f[new].back, f[new].waits, f[new].kept = w[head].back, w[head].next, head + 1
+        f[new].floor, f[new].begin = 0, mark
+        part = s.items[f[new].low : f[new].high]
         trail = room(trail, mark, len(part))
         for j in part:
             mark = note(s, trail, mark, j)
             s.need[j] = 0
         rank(p, s, part, order, weight)
-    f.mark[new], f.placed[new], f.over[new] = mark, -1, 0
+    f[new].mark, f[new].placed, f[new].over = mark, -1, 0
     return new, trail, mark
 
 
@@ -183,7 +183,7 @@ def _search(
         count_placed(p, s, j, 1)
         top = max(top, p.ceiling[j])
     # before all frames, at -1, is one more, the last row: it put nothing, and all is left
-    f.high[-1], f.last[-1], f.waits[-1], cut = count, n, -1, True
+    f[-1].high, f[-1].last, f[-1].waits, cut = count, n, -1, True
     s.slack[:] = -1
     if rules & PILE and not holds(p, s, s.items, top, (0, n), bind(p, s, s.items, 0, rules, (0, 0))[1]):
         return IMPOSSIBLE
@@ -197,17 +197,17 @@ def _search(
             at, i, trail, mark = _next(p, s, f, at, trail, mark, top, rules, how)
             if at < 0:
                 return IMPOSSIBLE
-            part = s.items[f.low[at] : f.high[at]]
+            part = s.items[f[at].low : f[at].high]
             nodes -= 1
             s.spent[0] += LOOK * len(part)
             if nodes < 0 or s.spent[0] > work:
                 return GAVE_UP
-            f.placed[at], offset[i] = i, s.least[i]
+            f[at].placed, offset[i] = i, s.least[i]
             remove(part, i)
             part = part[: len(part) - 1]
             cut = lay(p, s, f, at) and rules & PARTS != 0
             mark, good, window = put(p, s, part, i, trail, mark)
-            f.over[at] = good and rules & FREE and window[0] > window[1]
+            f[at].over = good and rules & FREE and window[0] > window[1]
             if good and rules & PILE:
                 window, rise = bind(p, s, part, offset[i], rules, window)
                 good = holds(p, s, part, top, window, rise)
@@ -233,7 +233,7 @@ def pack(
     under = np.zeros(int((p.last - p.first).sum()), np.int64)
     rows = (*b, np.arange(count), *t[:5, :n], under, np.zeros(1, np.int64), *t[5:])
     s = PackingState(*rows)
-    f, w = Frames(*np.zeros((13, count + 1), np.int64)), Waits(*np.zeros((6, count + 1), np.int64))
+    f, w = np.rec.array(np.zeros(count + 1, FRAME)), np.rec.array(np.zeros(count + 1, WAIT))
     offset = np.zeros(count, np.int64)
     status = _search(p, s, f, w, order, how, rules, weight, nodes, UNIT * min(work, FAR // UNIT), offset)
     return status, int(s.spent[0]) // UNIT, offset

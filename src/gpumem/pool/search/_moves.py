@@ -19,7 +19,9 @@ def room(trail: I64, mark: int, more: int) -> I64:
     if mark + more <= trail.shape[1]:
         return trail
     longer = np.empty((4, 2 * (mark + more)), np.int64)
-    longer[:, :mark] = trail[:, :mark]
+    for row in range(4):  # by hand: Numba's check of a slice's shape takes two seconds to compile
+        for k in range(mark):
+            longer[row, k] = trail[row, k]
     return longer
 
 
@@ -49,25 +51,25 @@ def count_placed(p: PackingInstance, s: PackingState, i: int, sign: int) -> bool
 @inner
 def lay(p: PackingInstance, s: PackingState, f: Frames, at: int) -> bool:
     """Place a frame's buffer; return whether a boundary is crossed by nothing now."""
-    i, k = f.placed[at], f.under[at]
+    i, k = f[at].placed, f[at].under
     for t in range(p.first[i], p.last[i]):
         section = t - p.sections if t >= p.sections else t
         s.under[k] = s.top[section]
         s.top[section] = s.least[i] + p.size[i]
         k += 1
-    f.under[at + 1] = k
+    f[at + 1].under = k
     return count_placed(p, s, i, -1)
 
 
 @inner
 def lift(p: PackingInstance, s: PackingState, f: Frames, at: int) -> int:
     """Take back a frame's buffer, the last one placed; return which."""
-    i, k = f.placed[at], f.under[at]
+    i, k = f[at].placed, f[at].under
     for t in range(p.first[i], p.last[i]):
         s.top[t - p.sections if t >= p.sections else t] = s.under[k]
         k += 1
     count_placed(p, s, i, 1)
-    f.placed[at] = -1
+    f[at].placed = -1
     return int(i)
 
 

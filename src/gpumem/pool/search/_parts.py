@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -11,35 +11,44 @@ from gpumem.pool.search._packing import PackingInstance, PackingState, most
 from gpumem.trace import F64, I64
 
 FULL_LENGTH_AREA, FULL_AREA_LENGTH, LENGTH_AREA, AREA, END, START = range(6)  # what goes first at one offset
+FULL, LENGTH, BYTES, LAST, FIRST = range(5)  # keys: what the fullest section has to place, ... , end, start
+KEYS = (  # of each of these orders; gradients live to the end of the iteration, as a stack of stairs
+    (FULL, LENGTH, BYTES),
+    (FULL, BYTES, LENGTH),
+    (LENGTH, BYTES, FULL),
+    (BYTES, LENGTH, FULL),
+    (LAST, LENGTH, BYTES),
+    (FIRST, LENGTH, BYTES),
+)
 
 
-class Frames(NamedTuple):
-    """A row for each buffer that is put, and one more for what is put next."""
-
-    low: I64  # the part is `items[low:high]`
-    high: I64
-    first: I64  # its sections are `[first, last)` of the circle
-    last: I64
-    back: I64  # the frame that made the part: it goes on where this one fails
-    waits: I64  # the first of the parts that wait, and how many are kept
-    kept: I64
-    begin: I64  # length of the trail when the frame began, and with what was refused since
-    mark: I64
-    floor: I64
-    placed: I64  # buffer, -1 where there is none
-    under: I64  # where what lies under it begins in `PackingState.under`
-    over: I64  # whether nothing else is worth a try
-
-
-class Waits(NamedTuple):
-    """Parts that wait for their turn, a list: the last one that is kept is its head."""
-
-    low: I64
-    high: I64
-    first: I64
-    last: I64
-    back: I64
-    next: I64
+# Records, and not a `NamedTuple` of columns: an array fewer to hand over for each field makes the loops compile in half
+# the time.
+Frames: TypeAlias = "np.recarray[Any, Any]"
+Waits: TypeAlias = "np.recarray[Any, Any]"
+FRAME = [  # one for each buffer that is put, and one more for what is put next
+    ("low", np.int64),  # the part is `items[low:high]`
+    ("high", np.int64),
+    ("first", np.int64),  # its sections are `[first, last)` of the circle
+    ("last", np.int64),
+    ("back", np.int64),  # the frame that made the part: it goes on where this one fails
+    ("waits", np.int64),  # the first of the parts that wait, and how many are kept
+    ("kept", np.int64),
+    ("begin", np.int64),  # length of the trail when the frame began, and with what was refused since
+    ("mark", np.int64),
+    ("floor", np.int64),
+    ("placed", np.int64),  # buffer, -1 where there is none
+    ("under", np.int64),  # where what lies under it begins in `PackingState.under`
+    ("over", np.int64),  # whether nothing else is worth a try
+]
+WAIT = [  # a part that waits for its turn, in a list: the last one that is kept is its head
+    ("low", np.int64),
+    ("high", np.int64),
+    ("first", np.int64),
+    ("last", np.int64),
+    ("back", np.int64),
+    ("next", np.int64),
+]
 
 
 @inner
@@ -62,9 +71,9 @@ def _arcs(p: PackingInstance, s: PackingState, first: int, last: int) -> tuple[i
 @inner
 def split(p: PackingInstance, s: PackingState, w: Waits, f: Frames, at: int, low: int, high: int) -> int:
     """Let the parts into which `items[low:high]` falls wait, the leftmost in front; return how many are kept."""
-    kept, head = f.kept[at], f.waits[at]
-    length = f.last[at] - f.first[at]
-    first, count = _arcs(p, s, f.first[at], f.last[at])
+    kept, head = f[at].kept, f[at].waits
+    length = f[at].last - f[at].first
+    first, count = _arcs(p, s, f[at].first, f[at].last)
     ends = np.zeros(count + 1, np.int64)
     for j in s.items[low:high]:
         ends[s.group[p.first[j] % p.sections] + 1] += 1
@@ -75,7 +84,8 @@ def split(p: PackingInstance, s: PackingState, w: Waits, f: Frames, at: int, low
         g = s.group[p.first[j] % p.sections]
         sorted_[to[g]] = j
         to[g] += 1
-    s.items[low:high] = sorted_
+    for k in range(high - low):  # by hand: Numba's check of a slice's shape takes two seconds to compile
+        s.items[low + k] = sorted_[k]
     end, k = length, length
     while k > 0:
         k -= 1
@@ -84,8 +94,8 @@ def split(p: PackingInstance, s: PackingState, w: Waits, f: Frames, at: int, low
             continue
         g = s.group[t]
         if ends[g + 1] > ends[g]:
-            w.low[kept], w.high[kept], w.next[kept], w.back[kept] = low + ends[g], low + ends[g + 1], head, at
-            w.first[kept], w.last[kept] = t, t + end - k
+            w[kept].low, w[kept].high, w[kept].next, w[kept].back = low + ends[g], low + ends[g + 1], head, at
+            w[kept].first, w[kept].last = t, t + end - k
             head = kept
             kept += 1
         end = k
@@ -95,25 +105,41 @@ def split(p: PackingInstance, s: PackingState, w: Waits, f: Frames, at: int, low
 @inner
 def rank(p: PackingInstance, s: PackingState, part: I64, order: int, weight: F64) -> None:
     """Put a part in order: by what its fullest section has to place, by length, area, start or end."""
-    full, length, area = np.empty((3, len(part)))
+    keys, by = np.empty((5, len(part))), part.copy()
     for k, j in enumerate(part):
-        full[k] = -most(s.left, p.first[j], p.last[j])
-        length[k] = -(p.last[j] - p.first[j]) * weight[j]
-        area[k] = length[k] * p.size[j]
-    by = np.argsort(part)  # equals go by number
-    if order == FULL_LENGTH_AREA:
-        keys = (area, length, full)
-    elif order == FULL_AREA_LENGTH:
-        keys = (length, area, full)
-    elif order == LENGTH_AREA:
-        keys = (full, area, length)
-    elif order == AREA:
-        keys = (full, length, area)
-    elif order == END:  # gradients live to the end of the iteration, as a stack of stairs
-        keys = (area, length, -p.last[part] * weight[part])
-    else:
-        keys = (area, length, p.first[part] * weight[part])
-    for key in keys:
-        by = by[np.argsort(key[by], kind="mergesort")]
-    for k in range(len(part)):
-        s.rank[part[by[k]]] = k
+        length = -(p.last[j] - p.first[j]) * weight[j]
+        keys[FULL, k], keys[LENGTH, k] = -most(s.left, p.first[j], p.last[j]), length
+        keys[BYTES, k], keys[LAST, k], keys[FIRST, k] = (
+            length * p.size[j],
+            -p.last[j] * weight[j],
+            p.first[j] * weight[j],
+        )
+        s.rank[j] = k  # its column of the keys, until all have their rank
+    _sort(by, keys, KEYS[order], s.rank)
+    for k, j in enumerate(by):
+        s.rank[j] = k
+
+
+@inner
+def _sort(by: I64, keys: F64, order: tuple[int, int, int], column: I64) -> None:
+    """Sort buffers by three keys, equals by number: Shell's sort, as NumPy's two take three seconds to compile."""
+    gap = 1
+    while gap < len(by) // 3:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for k in range(gap, len(by)):
+            j, to = by[k], k
+            while to >= gap and _before(j, by[to - gap], keys, order, column):
+                by[to] = by[to - gap]
+                to -= gap
+            by[to] = j
+        gap //= 3
+
+
+@inner
+def _before(i: int, j: int, keys: F64, order: tuple[int, int, int], column: I64) -> bool:
+    for key in order:
+        mine, other = keys[key, column[i]], keys[key, column[j]]
+        if mine != other:
+            return bool(mine < other)
+    return i < j
