@@ -6,7 +6,7 @@ import numpy as np
 
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts import Times, segment_tree
-from gpumem.swap.facts.stabbing_tree import Stabs
+from gpumem.swap.facts.biggest import Biggest, biggest
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Gaps, gaps, straddle, without
 from gpumem.trace import I64, Bool, Trace
@@ -50,9 +50,9 @@ def _largest_first(found: Gaps, size: I64, needs: I64, most: float) -> Bool:
     """Which gaps go: while the first op of the highest need has more than `most`, the largest around it, bool[m]."""
     order, n = np.argsort(-size, kind="stable"), len(needs)
     first, stop = (found.after + 1)[order], found.before[order]
-    around, (top, add) = Stabs(first, stop, n), segment_tree.build(needs)
+    around, (top, add) = Biggest.of(first, stop, n), segment_tree.build(needs)
     gone = np.zeros(len(order), np.bool_)
-    while top[1] > most and (k := around.biggest(segment_tree.first_largest(top, add))) >= 0:
+    while top[1] > most and (k := biggest(around, segment_tree.first_largest(top, add))) >= 0:
         gone[order[k]] = around.dead[k] = True
         segment_tree.add_around(top, add, n, first[k], stop[k], -size[order[k]])
     return gone

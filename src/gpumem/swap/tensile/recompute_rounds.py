@@ -6,9 +6,9 @@ from collections import defaultdict
 
 import numpy as np
 
+from gpumem.swap.facts.biggest import Biggest, biggest
 from gpumem.swap.facts.recompute import recomputable
 from gpumem.swap.facts.recompute_scratch import Reruns, beside, states
-from gpumem.swap.facts.stabbing_tree import Stabs
 from gpumem.swap.plan import Recompute
 from gpumem.swap.plan.gaps import gaps
 from gpumem.swap.plan.replay import Refused, Replay
@@ -34,7 +34,7 @@ class RecomputeRounds:
         rows = np.flatnonzero(found.ok)
         rows = rows[np.argsort(-worth[rows], kind="stable")]
         self.gaps, self.worth = found.gaps.where(rows), worth[rows]
-        self.stabs = Stabs(self.gaps.after + 1, self.gaps.before, trace.n)
+        self.by_worth = Biggest.of(self.gaps.after + 1, self.gaps.before, trace.n)
         self.reruns = Reruns(trace, job.swaps()[0])
         self.beside: dict[int, int] = defaultdict(int)  # bytes needed before an op, beside what is counted there
         self.needed: dict[int, set[int]] = defaultdict(set)  # before which ops recomputations read a buffer
@@ -48,7 +48,7 @@ class RecomputeRounds:
     def best(self) -> int:
         """Return the row that saves most bytes per ns at the peak, -1 if there is none left."""
         while self._next < 0:
-            found = self.stabs.biggest(self.job.footprint.op)
+            found = biggest(self.by_worth, self.job.footprint.op)
             if found < 0:
                 return -1
             if self._possible(found):
@@ -63,7 +63,7 @@ class RecomputeRounds:
         """Drop the buffer of the `best` row in its gap and make it again, unless the host has no room for that."""
         made, gone, trace, footprint = self._made, self._gone(row), self.job.trace, self.job.footprint
         self._next = -1
-        self.stabs.dead[row] = True
+        self.by_worth.dead[row] = True
         if not self.job.keep(states(trace, [made], self.job.host.states)):
             return
         needs = beside(made, trace.buffers.size)
@@ -83,12 +83,12 @@ class RecomputeRounds:
         """Whether its sources are there, nobody needs it meanwhile, and the recomputation makes no peak as high."""
         gone, footprint = self._gone(row), self.job.footprint
         if any(gone.after < place <= gone.at for place in self.needed[gone.buffer]):
-            self.stabs.dead[row] = True  # it stays so
+            self.by_worth.dead[row] = True  # it stays so
             return False
         try:
             self._made = self.reruns.tried(gone)
         except Refused:
-            self.stabs.dead[row] = True
+            self.by_worth.dead[row] = True
             return False
         needs = beside(self._made, self.job.trace.buffers.size)
         return footprint.at(gone.at) - self.beside[gone.at] + needs < footprint.peak
