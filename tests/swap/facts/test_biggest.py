@@ -23,5 +23,5 @@ def test_the_biggest_gap_over_an_op(data: st.DataObject, n: int) -> None:
         if found >= 0:
             tried[found] = op
             if data.draw(st.booleans()):
-                rows.dead[found] = True
+                rows.length[found] = 0
                 dead.add(found)

@@ -130,5 +130,5 @@ def _insert(v: Taken, begin: int, over: int) -> None:
         begin, over = min(begin, v.begins[first]), max(over, v.ends[last - 1])
     v.many[0] = many + 1 - (last - first)
     for column, time in ((v.begins, begin), (v.ends, over)):
-        column[first + 1 : v.many[0]] = column[last:many].copy()
+        column[first + 1 : v.many[0]] = column[last:many]
         column[first] = time

@@ -53,7 +53,7 @@ def _largest_first(found: Gaps, size: I64, needs: I64, most: float) -> Bool:
     around, (top, add) = Biggest.of(first, stop, n), segment_tree.build(needs)
     gone = np.zeros(len(order), np.bool_)
     while top[1] > most and (k := biggest(around, segment_tree.first_largest(top, add))) >= 0:
-        gone[order[k]] = around.dead[k] = True
+        gone[order[k]], around.length[k] = True, 0
         segment_tree.add_around(top, add, n, first[k], stop[k], -size[order[k]])
     return gone
 

@@ -109,7 +109,7 @@ def swap(job: Board, goal: int, budget: int, tries: int) -> int:
 
 @inner
 def _kill(job: Board, row: int) -> None:
-    job.by_size.dead[job.place[row]] = True
+    job.by_size.length[job.place[row]] = 0
 
 
 @inner

@@ -63,7 +63,7 @@ class RecomputeRounds:
         """Drop the buffer of the `best` row in its gap and make it again, unless the host has no room for that."""
         made, gone, trace, footprint = self._made, self._gone(row), self.job.trace, self.job.footprint
         self._next = -1
-        self.by_worth.dead[row] = True
+        self.by_worth.length[row] = 0
         if not self.job.keep(states(trace, [made], self.job.host.states)):
             return
         needs = beside(made, trace.buffers.size)
@@ -83,12 +83,12 @@ class RecomputeRounds:
         """Whether its sources are there, nobody needs it meanwhile, and the recomputation makes no peak as high."""
         gone, footprint = self._gone(row), self.job.footprint
         if any(gone.after < place <= gone.at for place in self.needed[gone.buffer]):
-            self.by_worth.dead[row] = True  # it stays so
+            self.by_worth.length[row] = 0  # it stays so
             return False
         try:
             self._made = self.reruns.tried(gone)
         except Refused:
-            self.by_worth.dead[row] = True
+            self.by_worth.length[row] = 0
             return False
         needs = beside(self._made, self.job.trace.buffers.size)
         return footprint.at(gone.at) - self.beside[gone.at] + needs < footprint.peak
