@@ -15,6 +15,7 @@ from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute import NO_END, Recomputable, recomputable
 from gpumem.swap.facts.recompute_scratch import beside, states
+from gpumem.swap.facts.times import queued
 from gpumem.swap.plan import Recompute, Swap
 from gpumem.swap.plan.gaps import gaps, straddle
 from gpumem.swap.plan.replay import Device, replays
@@ -188,8 +189,6 @@ def _stall(c: AccessPattern, swaps: list[int]) -> int:
         return 0
     g, rows = c.found.gaps, np.array(swaps, np.int64)
     outs, ins = rows[np.argsort(g.after[rows], kind="stable")], rows[np.argsort(g.before[rows], kind="stable")]
-    busy = np.cumsum(c.out_ns[outs])
-    gone = busy + np.maximum.accumulate(c.line.end[g.after[outs]] - busy + c.out_ns[outs])
-    busy = np.cumsum(c.in_ns[ins][::-1])[::-1]
-    begin = np.minimum.accumulate((c.line.start[g.before[ins]] + busy - c.in_ns[ins])[::-1])[::-1] - busy
+    gone = queued(c.line.end[g.after[outs]], c.out_ns[outs])
+    begin = -queued(-c.line.start[g.before[ins]][::-1], c.in_ns[ins][::-1])[::-1]
     return max(int((gone - c.go_ns[outs]).max()), 0) + max(int((c.come_ns[ins] - begin).max()), 0)

@@ -23,7 +23,7 @@ from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute import backward_start, kept_over
-from gpumem.swap.facts.times import Times
+from gpumem.swap.facts.times import Times, queued
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.plan.gaps import Gaps, gaps
 from gpumem.swap.planner import PlannerRecord, plans
@@ -197,9 +197,7 @@ def _held(trace: Trace, machine: Machine, maps: Gaps, prefetch: I64, limit: int)
     times, size = Times.of(simulate(trace, machine)), trace.buffers.size[maps.buffer]
     release = maps.after + 1
     room = LiveBytes.of(trace, limit, (release, prefetch, size))
-    free = 0
-    for k, copy in enumerate(machine.out.copy_ns(size).tolist()):
-        free = max(free, int(times.end[maps.after[k]])) + copy
-        until = min(int(times.begins(free)), int(prefetch[k]))
-        release[k] = room.hold(int(release[k]), until, int(size[k]))
+    until = np.minimum(times.begins(queued(times.end[maps.after], machine.out.copy_ns(size))), prefetch)
+    for k in range(len(maps)):
+        release[k] = room.hold(release[k], until[k], size[k])
     return release

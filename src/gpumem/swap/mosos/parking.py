@@ -7,6 +7,7 @@ import numpy as np
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts import Times, segment_tree
 from gpumem.swap.facts.biggest import Biggest, biggest
+from gpumem.swap.facts.times import queued
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Gaps, gaps, straddle, without
 from gpumem.trace import I64, Bool, Trace
@@ -72,16 +73,11 @@ def _timed(trace: Trace, machine: Machine, chosen: Gaps, tight: Bool) -> list[Sw
     """Copies out as soon as they can be, in as late; at ops that are `tight`, bool[n], buffers are away."""
     size, ops = trace.buffers.size[chosen.buffer], np.flatnonzero(np.tile(tight, 2))
     times = Times.in_a_row(machine.durations(trace))
-    out, into = machine.out.copy_ns(size), machine.into.copy_ns(size)
-    release, prefetch = np.empty(len(size), np.int64), np.empty(len(size), np.int64)
-    clock = 0
-    for k in np.argsort(chosen.after, kind="stable").tolist():
-        clock = max(clock, int(times.end[chosen.after[k]])) + int(out[k])
-        release[k] = int(times.begins(clock))
-    clock = 2**62
-    for k in np.argsort(-chosen.before, kind="stable").tolist():
-        clock = min(clock, int(times.start[chosen.before[k]])) - int(into[k])
-        prefetch[k] = int(times.started(max(clock, 0)))
+    release, prefetch = np.empty((2, len(size)), np.int64)
+    outs, ins = np.argsort(chosen.after, kind="stable"), np.argsort(-chosen.before, kind="stable")
+    release[outs] = times.begins(queued(times.end[chosen.after[outs]], machine.out.copy_ns(size[outs])))
+    begins = -queued(-times.start[chosen.before[ins]], machine.into.copy_ns(size[ins]))  # backwards, the last one first
+    prefetch[ins] = times.started(np.maximum(begins, 0))
     begin, end = np.searchsorted(ops, chosen.after, side="right"), np.searchsorted(ops, chosen.before)
     around = begin < end
     first = np.where(around, np.append(ops, 0)[begin], chosen.before)

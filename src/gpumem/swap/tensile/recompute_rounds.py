@@ -8,10 +8,11 @@ import numpy as np
 
 from gpumem.swap.facts.biggest import Biggest, biggest
 from gpumem.swap.facts.recompute import recomputable
-from gpumem.swap.facts.recompute_scratch import Reruns, beside, states
+from gpumem.swap.facts.recompute_scratch import beside, states
 from gpumem.swap.plan import Recompute
 from gpumem.swap.plan.gaps import gaps
-from gpumem.swap.plan.replay import Refused, Replay
+from gpumem.swap.plan.replay import Device, Refused, Replay, replay
+from gpumem.swap.plan.values import Origins
 from gpumem.swap.tensile.swap_rounds import SwapRounds
 from gpumem.trace import I64
 
@@ -35,7 +36,8 @@ class RecomputeRounds:
         rows = rows[np.argsort(-worth[rows], kind="stable")]
         self.gaps, self.worth = found.gaps.where(rows), worth[rows]
         self.by_worth = Biggest.of(self.gaps.after + 1, self.gaps.before, trace.n)
-        self.reruns = Reruns(trace, job.swaps()[0])
+        self.device = Device(trace, Origins.of(trace), job.swaps()[0])
+        self.made: dict[int, list[Recompute]] = defaultdict(list)  # before each op; nobody else reads it
         self.beside: dict[int, int] = defaultdict(int)  # bytes needed before an op, beside what is counted there
         self.needed: dict[int, set[int]] = defaultdict(set)  # before which ops recomputations read a buffer
         self._next, self._made = -1, Replay(0, frozenset(), {}, (), {})
@@ -72,7 +74,8 @@ class RecomputeRounds:
         self.beside[gone.at] = needs
         for b in made.sources:
             self.needed[b].add(gone.at)
-        self.reruns.add(gone)
+        self.device.decide([gone])
+        self.made[gone.at].append(gone)
         self.taken.append(gone)
 
     def _gone(self, row: int) -> Recompute:
@@ -86,7 +89,7 @@ class RecomputeRounds:
             self.by_worth.length[row] = 0  # it stays so
             return False
         try:
-            self._made = self.reruns.tried(gone)
+            self._made = replay(self.device, [*self.made[gone.at], gone], gone.at)
         except Refused:
             self.by_worth.length[row] = 0
             return False
