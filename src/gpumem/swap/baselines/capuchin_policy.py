@@ -49,7 +49,7 @@ class Chains:
         for k in mine:
             inputs = (j for b in found.sources[k].tolist() for j in by_buffer[b])
             sources[k] = {j for j in inputs if g.after[j] < g.before[k] <= g.before[j]}
-        size = {k: int(trace.buffers.size[g.buffer[k]]) for k in mine}
+        size = {k: int(g.size[k]) for k in mine}
         starters: dict[int, set[int]] = {k: set() for k in mine}
         for k in mine:
             for j in sources[k]:
@@ -109,7 +109,7 @@ class AccessPattern:
     def of(cls, trace: Trace, machine: Machine, limit: int, threshold: int) -> AccessPattern:
         """Measure an iteration; rank the gaps that straddle an op above the limit (section 4.3)."""
         g, line, n = gaps(trace), simulate(trace, machine), trace.n
-        size = trace.buffers.size[g.buffer]
+        size = g.size
         out_ns, in_ns = machine.out.copy_ns(size), machine.into.copy_ns(size)
         free_ns = line.start[g.before % n] - in_ns - line.end[g.after] - out_ns
         high = trace.load() > limit

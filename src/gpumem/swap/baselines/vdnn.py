@@ -194,7 +194,7 @@ class _Waiting:
 
 def _held(trace: Trace, machine: Machine, maps: Gaps, prefetch: I64, limit: int) -> I64:
     """Release each map at the first op expected to start after its copy has ended, earlier where the limit asks."""
-    times, size = Times.of(simulate(trace, machine)), trace.buffers.size[maps.buffer]
+    times, size = Times.of(simulate(trace, machine)), maps.size
     release = maps.after + 1
     room = LiveBytes.of(trace, limit, (release, prefetch, size))
     until = np.minimum(times.begins(queued(times.end[maps.after], machine.out.copy_ns(size))), prefetch)

@@ -227,7 +227,7 @@ def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) ->
 
     They are kept if the host has room for them, else this begins with none.
     """
-    size, host = trace.buffers.size[found.buffer], Pinned(trace, found, pinned)
+    size, host = found.size, Pinned(trace, found, pinned)
     release = np.where(evicted >= 0, evicted, found.before)
     taken = np.flatnonzero(evicted >= 0).tolist()
     if not all(host.take(k, int(release[k]) - 1, int(found.before[k])) for k in taken):

@@ -93,8 +93,8 @@ def overlapped(trace: Trace, machine: Machine, limit: int, away: Away) -> list[S
     row, w = found.rows(trace.n), away.w
     mine = sorted(row[key] for key in zip(w.buffer.tolist(), (w.after % trace.n).tolist()))
     chosen = found.where(np.array(mine, np.int64))
-    room = LiveBytes.of(trace, limit, (chosen.after + 1, chosen.before, trace.buffers.size[chosen.buffer]))
-    return overlap(trace, machine, chosen, room, line)
+    room = LiveBytes.of(trace, limit, (chosen.after + 1, chosen.before, chosen.size))
+    return overlap(machine, chosen, room, line)
 
 
 def ways(trace: Trace, limit: int, away: Away) -> Iterator[list[Swap]]:

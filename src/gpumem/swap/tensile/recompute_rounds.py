@@ -29,9 +29,9 @@ class RecomputeRounds:
         trace = job.trace
         b, g = trace.buffers, gaps(trace)
         kept = ~np.isin(g.buffer, job.buffers) & ~b.persistent[g.buffer]
-        kept &= (g.before > g.after + 1) & (g.before < trace.n) & (b.size[g.buffer] > 0)
+        kept &= (g.before > g.after + 1) & (g.before < trace.n) & (g.size > 0)
         found = recomputable(trace, job.machine, g.where(kept), earlier=False)
-        worth = b.size[found.gaps.buffer] / np.maximum(found.times(duration), 1)
+        worth = found.gaps.size / np.maximum(found.times(duration), 1)
         rows = np.flatnonzero(found.ok)
         rows = rows[np.argsort(-worth[rows], kind="stable")]
         self.gaps, self.worth = found.gaps.where(rows), worth[rows]
