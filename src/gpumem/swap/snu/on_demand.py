@@ -28,12 +28,13 @@ from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.options import check_numbers, option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.plan.gaps import Gaps, gaps
+from gpumem.swap.plan.gaps import Gaps
 from gpumem.swap.planner import PlannerRecord, plans
-from gpumem.swap.snu.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, Residency
+from gpumem.swap.snu.residents import Residents
 from gpumem.trace import I64, Trace
 
 VICTIMS = ("lru", "snu")
+COUNTS = ("copies_in", "copies_out", "bytes_in", "bytes_out", "copies_ns", "dropped", "short")  # of a `Tally`
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -174,39 +175,52 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
 
 def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations: int) -> OnDemandRun:
     """At least one iteration, until the state repeats or the time is up."""
-    found = gaps(trace)
-    state = Residency.make(trace, found)
-    known: dict[bytes, int] = {}
-    period = 0
+    state, known, period = _Bytes(trace, machine, limit, victim == "snu"), dict[object, int](), 0
     for turn in range(iterations):
-        state.advance(limit, machine.pinned, victim == "snu")
-        if (key := state.key()) in known:
-            period = turn - known[key]
+        tally = state.advance()
+        period = turn - known.setdefault(state.key(), turn)
+        if period or work.over():
             break
-        known[key] = turn
-        if work.over():
-            break
-    count = state.tally.tolist()
-    release = found.after + 1 + (state.final - found.after - 1) % trace.n
-    evicted = np.where(state.final >= 0, release, -1)
-    return OnDemandRun(
-        found,
-        evicted,
-        copies_in=count[COPIES_IN],
-        copies_out=count[COPIES_OUT],
-        bytes_in=count[BYTES_IN],
-        bytes_out=count[BYTES_OUT],
-        copies_ns=round(
-            count[COPIES_IN] * machine.into.latency_ns
-            + count[BYTES_IN] * machine.into.ns_per_byte
-            + count[COPIES_OUT] * machine.out.latency_ns
-            + count[BYTES_OUT] * machine.out.ns_per_byte
-        ),
-        dropped=count[DROPPED],
-        short=count[SHORT],
-        iterations=turn + 1,
-        period=period,
-    )
+    found, evicted = state.gaps, np.full(len(state.gaps), -1)
+    rows, op = (np.array([*column], np.int64) for column in (tally.final, tally.final.values()))
+    evicted[rows] = found.after[rows] + 1 + (op - found.after[rows] - 1) % trace.n
+    counts = {name: getattr(tally, name) for name in COUNTS}
+    return OnDemandRun(found, evicted, **counts, iterations=turn + 1, period=period)
+
+
+class _Bytes(Residents):
+    """Swapping on demand where bytes count wherever they are."""
+
+    def __init__(self, trace: Trace, machine: Machine, limit: int, snu: bool) -> None:
+        self.limit, self.snu, self.held = (
+            limit,
+            snu,
+            int(trace.buffers.size[~trace.buffers.host & trace.crossing].sum()),
+        )
+        super().__init__(trace, machine, ascending=True)
+
+    def begin(self, staying: Iterable[int]) -> None:
+        self.used |= {b: None for b in self.gap if self.size[b]}
+
+    def place(self, b: int, op: int) -> None:
+        self.held += self.size[b]
+        if self.snu and self.held > self.limit:  # one buffer that is large enough, if there is one
+            self._evict_one(self.held - self.limit, op)
+        while self.held > self.limit and self._evict_one(0, op):
+            pass
+
+    def _evict_one(self, least: int, op: int) -> bool:
+        """Evict the least recently used with at least `least` bytes that the host has room for, if there is one."""
+        victim = next((b for b in self.used if self.size[b] >= least and self.may_go(b)), None)
+        if victim is not None:
+            self.evict(victim, op)
+        return victim is not None
+
+    def give_back(self, b: int) -> None:
+        self.held -= self.size[b]
+
+    def is_short(self) -> bool:
+        return self.held > self.limit
 
 
 def _check(victim: str, iterations: int) -> None:
