@@ -9,6 +9,7 @@ Layers 1..4, `X` a layer's input; the copies overlap with computation, a fetch w
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,15 +142,15 @@ class FeatureMaps:
         for layer, before in zip(np.searchsorted(layers, self.gaps.after)[::-1], self.gaps.before[::-1]):
             backward[layer] = before if backward[layer] < 0 else min(backward[layer], before)
         mine = np.searchsorted(layers, self.gaps.after[chosen])
-        waiting = _Waiting(np.isin(np.arange(len(layers)), mine))  # offloaded, not fetched yet
+        waiting = np.unique(mine).tolist()  # layers that are offloaded, and not fetched yet
         through = np.maximum.accumulate(np.where(conv, np.arange(len(layers)), -1))  # the last convolution so far
         at = np.full(len(layers), -1, np.int64)
         for layer in sorted(np.flatnonzero(backward >= 0).tolist(), key=lambda k: (int(backward[k]), -k)):
-            waiting.fetched(layer)  # if it was not yet, its own accesses fetch it on demand
-            found = waiting.last_before(layer)
-            if found >= 0 and found >= through[layer - 1]:
-                waiting.fetched(found)
-                at[found] = backward[layer]
+            k = bisect_left(waiting, layer)
+            if layer in waiting[k : k + 1]:  # if it was not yet, its own accesses fetch it on demand
+                del waiting[k]
+            if k and waiting[k - 1] >= through[layer - 1]:
+                at[waiting.pop(k - 1)] = backward[layer]
         own = self.gaps.before[chosen]
         result: I64 = np.where(at[mine] >= 0, np.minimum(at[mine], own), own)
         return result
@@ -168,28 +169,6 @@ def feature_maps(trace: Trace) -> FeatureMaps:
     maps = maps.where(np.argsort(maps.after, kind="stable"))
     by_conv = np.isin(maps.buffer, buffer[forward & conv[touched.op.idx]])
     return FeatureMaps(maps, by_conv, np.flatnonzero(conv))
-
-
-class _Waiting:
-    """Which layers wait to be fetched: each that does points at itself, the others at lower ones, ever further."""
-
-    def __init__(self, waiting: Bool) -> None:
-        self._to = [-1, *np.where(waiting, np.arange(len(waiting)), np.arange(len(waiting)) - 1).tolist()]
-
-    def fetched(self, layer: int) -> None:
-        """The layer waits no longer."""
-        if self._to[layer + 1] == layer:
-            self._to[layer + 1] = layer - 1
-
-    def last_before(self, layer: int) -> int:
-        """Return the last layer before this one that waits, or -1."""
-        to, found = self._to, layer - 1
-        while to[found + 1] != found:
-            found = to[found + 1]
-        k = layer - 1
-        while k != found:
-            to[k + 1], k = found, to[k + 1]
-        return found
 
 
 def _held(trace: Trace, machine: Machine, maps: Gaps, prefetch: I64, limit: int) -> I64:

@@ -23,10 +23,10 @@ from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import Gaps
 from gpumem.swap.snu.addresses import FITS, Pieces
-from gpumem.swap.snu.residents import Residents, Tally
+from gpumem.swap.snu.residents import Residents, Tally, swaps
 from gpumem.trace import I64, Trace
 from gpumem.trace.placement import NOWHERE, Placement
 
@@ -191,12 +191,7 @@ class _Run(Residents):
 
 def _plan(trace: Trace, found: Gaps, turn: Tally) -> Plan:
     """The evictions of one iteration, in the order in which they come about."""
-    chosen = found.where(np.array(sorted(turn.final), np.int64))
-    evicted = np.array([turn.final[k] for k in sorted(turn.final)], np.int64)
-    release = chosen.after + 1 + (evicted - chosen.after - 1) % trace.n
-    order = np.lexsort((chosen.buffer, chosen.after, release))
-    chosen, release = chosen.where(order), release[order]
-    return Plan.of(trace, Swap.each(chosen, release, chosen.before, release - 1), blocking=True)
+    return Plan.of(trace, swaps(found, turn.evicted(found, trace.n)), blocking=True)
 
 
 def _placement(trace: Trace, plan: Plan, run: _Run, turn: Tally, alignment: int) -> Placement:

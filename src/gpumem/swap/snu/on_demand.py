@@ -27,10 +27,10 @@ from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.options import check_numbers, option
 from gpumem.swap.facts.pinned import Pinned
-from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import Gaps
 from gpumem.swap.planner import PlannerRecord, plans
-from gpumem.swap.snu.residents import Residents
+from gpumem.swap.snu.residents import Residents, swaps
 from gpumem.trace import I64, Trace
 
 VICTIMS = ("lru", "snu")
@@ -148,7 +148,7 @@ def on_demand(
     evicted, room = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned)
     if room.over:
         raise NotReached(room.peak, limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
-    return Plan.of(trace, _swaps(seen.gaps, evicted), blocking=blocking)
+    return Plan.of(trace, swaps(seen.gaps, evicted), blocking=blocking)
 
 
 @strict
@@ -181,11 +181,9 @@ def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations:
         period = turn - known.setdefault(state.key(), turn)
         if period or work.over():
             break
-    found, evicted = state.gaps, np.full(len(state.gaps), -1)
-    rows, op = (np.array([*column], np.int64) for column in (tally.final, tally.final.values()))
-    evicted[rows] = found.after[rows] + 1 + (op - found.after[rows] - 1) % trace.n
     counts = {name: getattr(tally, name) for name in COUNTS}
-    return OnDemandRun(found, evicted, **counts, iterations=turn + 1, period=period)
+    evicted = tally.evicted(state.gaps, trace.n)
+    return OnDemandRun(state.gaps, evicted, **counts, iterations=turn + 1, period=period)
 
 
 class _Bytes(Residents):
@@ -226,14 +224,6 @@ class _Bytes(Residents):
 def _check(victim: str, iterations: int) -> None:
     one_of("victim", victim, VICTIMS)
     check_numbers(iterations=iterations)
-
-
-def _swaps(found: Gaps, evicted: I64) -> list[Swap]:
-    """The evictions as decisions, in the order in which they come about."""
-    taken = np.flatnonzero(evicted >= 0)
-    taken = taken[np.lexsort((found.buffer[taken], found.after[taken], evicted[taken]))]
-    chosen, release = found.where(taken), evicted[taken]
-    return Swap.each(chosen, release, chosen.before, release - 1)
 
 
 def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) -> tuple[I64, LiveBytes]:

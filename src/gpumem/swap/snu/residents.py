@@ -15,8 +15,9 @@ from itertools import pairwise
 import numpy as np
 
 from gpumem.simulator.machine import Machine
+from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Gaps, gaps
-from gpumem.trace import Csr, Trace
+from gpumem.trace import I64, Csr, Trace
 
 
 @dataclass(slots=True)
@@ -45,6 +46,21 @@ class Tally:
     def bytes(self) -> int:
         """Both ways."""
         return self.bytes_in + self.bytes_out
+
+    def evicted(self, found: Gaps, n: int) -> I64:
+        """Return for which op the buffer of each gap was evicted, as in `Swap.release`; -1 where it stayed."""
+        rows, op = (np.array([*column], np.int64) for column in (self.final, self.final.values()))
+        evicted = np.full(len(found), -1)
+        evicted[rows] = found.after[rows] + 1 + (op - found.after[rows] - 1) % n
+        return evicted
+
+
+def swaps(found: Gaps, evicted: I64) -> list[Swap]:
+    """Return the evictions as decisions, in the order in which they come about."""
+    taken = np.flatnonzero(evicted >= 0)
+    taken = taken[np.lexsort((found.buffer[taken], found.after[taken], evicted[taken]))]
+    chosen, release = found.where(taken), evicted[taken]
+    return Swap.each(chosen, release, chosen.before, release - 1)
 
 
 class Residents(ABC):
