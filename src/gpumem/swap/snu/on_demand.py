@@ -139,12 +139,11 @@ def on_demand(
     ----------
     Zhang et al. 2019, section V; J. Lee's thesis, Seoul National University, sections 5.3 and 5.4.
     """
-    _check(victim, iterations)
     if fits(trace, limit):
         return Plan.of(trace)
     if work.over():
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
-    seen = _follow(trace, machine, limit, victim, iterations)
+    seen = follow(trace, machine, limit, victim=victim, iterations=iterations)
     evicted, room = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned)
     if room.over:
         raise NotReached(room.peak, limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
@@ -155,9 +154,9 @@ def on_demand(
 def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> OnDemandRun:
     """Follow swapping on demand from one iteration to the next until its state repeats; see `on_demand`.
 
-    What the last iteration did is returned. What cannot be evicted stays, even above the limit: `short` counts that.
-    The first iteration begins with all on the device that crosses the boundary, where it fits. Errors as in
-    `on_demand`.
+    What the last iteration did is returned; it is the last one that there is time for, the first at least. What cannot
+    be evicted stays, even above the limit: `short` counts that. The first iteration begins with all on the device that
+    crosses the boundary, where it fits. Errors as in `on_demand`.
 
     Examples
     --------
@@ -169,12 +168,8 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
     """
     if limit < 1:
         raise ValueError(f"limit: {limit} bytes is below 1")
-    _check(victim, iterations)
-    return _follow(trace, machine, limit, victim, iterations)
-
-
-def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations: int) -> OnDemandRun:
-    """At least one iteration, until the state repeats or the time is up."""
+    one_of("victim", victim, VICTIMS)
+    check_numbers(iterations=iterations)
     state, known, period = _Bytes(trace, machine, limit, victim == "snu"), dict[object, int](), 0
     for turn in range(iterations):
         tally = state.advance()
@@ -190,11 +185,8 @@ class _Bytes(Residents):
     """Swapping on demand where bytes count wherever they are."""
 
     def __init__(self, trace: Trace, machine: Machine, limit: int, snu: bool) -> None:
-        self.limit, self.snu, self.held = (
-            limit,
-            snu,
-            int(trace.buffers.size[~trace.buffers.host & trace.crossing].sum()),
-        )
+        self.limit, self.snu = limit, snu
+        self.held = int(trace.buffers.size[~trace.buffers.host & trace.crossing].sum())
         super().__init__(trace, machine, ascending=True)
 
     def begin(self, staying: Iterable[int]) -> None:
@@ -219,11 +211,6 @@ class _Bytes(Residents):
 
     def is_short(self) -> bool:
         return self.held > self.limit
-
-
-def _check(victim: str, iterations: int) -> None:
-    one_of("victim", victim, VICTIMS)
-    check_numbers(iterations=iterations)
 
 
 def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) -> tuple[I64, LiveBytes]:

@@ -58,7 +58,7 @@ def schedule(
     link : str
         `global`: a copy of one job takes the link from all. `job`: from its own copies only (the authors' code).
     accounting : str
-        `exact`, or `paper`; see `peak.analyse`.
+        `exact`, or `paper`; see `peak`.
     rest : bool
         Whether the later accesses of a swapped tensor get their swap-ins at once, as printed, or when they lie over
         a peak.
