@@ -24,7 +24,6 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.plan import Plan
-from gpumem.swap.plan.gaps import Gaps
 from gpumem.swap.snu.addresses import FITS, Pieces
 from gpumem.swap.snu.residents import Residents, Tally, swaps
 from gpumem.trace import I64, Trace
@@ -136,7 +135,7 @@ def by_address(
     seen = ByAddress(tuple(turns[-period:] if period else turns[1:]), period, computation)
     if period != 1:
         return seen
-    plan = _plan(trace, run.gaps, turns[-1])
+    plan = Plan.of(trace, swaps(run.gaps, turns[-1].evicted(run.gaps, trace.n)), blocking=True)
     return replace(seen, plan=plan, placement=_placement(trace, plan, run, turns[-1], alignment))
 
 
@@ -187,11 +186,6 @@ class _Run(Residents):
     def give_back(self, b: int) -> None:
         if self.size[b]:
             self.pool.give_back(b)
-
-
-def _plan(trace: Trace, found: Gaps, turn: Tally) -> Plan:
-    """The evictions of one iteration, in the order in which they come about."""
-    return Plan.of(trace, swaps(found, turn.evicted(found, trace.n)), blocking=True)
 
 
 def _placement(trace: Trace, plan: Plan, run: _Run, turn: Tally, alignment: int) -> Placement:
