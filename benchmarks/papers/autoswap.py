@@ -103,7 +103,7 @@ def profiles(study: Study, planner: Callable[..., Plan]) -> Figure:
         planned = study.at(int(trace.peak_load * part), "autoswap", planner)
         if planned is not None:
             loads[f"at {part:.0%}"] = planned.trace.load()[recorded(planned.trace)]
-    loads["load_min"] = without(found.load, found.gaps, found.size)
+    loads["load_min"] = without(found.load, found.gaps)
     series = [
         Series(name, list(map(float, range(len(load)))), [size / MIB for size in load.tolist()])
         for name, load in loads.items()

@@ -80,9 +80,9 @@ def trade_off(trace: Trace, machine: Machine, ratios: Sequence[float] = RATIOS) 
     >>> [(r["by"], round(r["over"], 2), r["workspace"], r["freed_at_0.8"]) for r in rows if r["op"] == 32][:2]
     [('winograd-nonfused', 1.0, 38928384, 15646983), ('winograd', 1.41, 4194304, 0)]
     """
-    size, own, found = trace.buffers.size, own_workspaces(trace), gaps(trace)
+    size, own = trace.buffers.size, own_workspaces(trace)
     load, names = trace.load(), trace.buffers.name
-    idle = load - without(load, found, size[found.buffer])
+    idle = load - without(load, gaps(trace))
     rows = []
     for op, ways in menu_of(trace, machine).items():
         bare = int(load[op] - size[own[op]])

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import signature
-from typing import Any, ClassVar, NamedTuple, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
 
 from gpumem.base import work
 from gpumem.base.arguments import expect, strict
@@ -75,32 +75,6 @@ class Declared(NamedTuple):
 
     kind: str
     default: Any
-
-
-@runtime_checkable
-class Planner(Protocol):
-    """What all swap planners answer to; `PlannerRecord` has it for records, and `planner_of` for any function."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def proves(self) -> bool: ...
-    @property
-    def starts_from(self) -> str: ...
-    @property
-    def finds_lowest(self) -> bool: ...
-    @property
-    def begins_with(self) -> tuple[Planner, ...]: ...
-    @property
-    def given(self) -> dict[str, Any]: ...
-    def declared(self) -> dict[str, Declared]: ...
-    def has(self, option: str) -> bool: ...
-    def known(self, options: Mapping[str, Any]) -> dict[str, Any]: ...
-    def with_(self, **options: Any) -> Planner: ...
-    def with_known(self, options: Mapping[str, Any]) -> Planner: ...
-    def lowest(self, trace: Trace, machine: Machine, **told: Any) -> tuple[Plan, int]: ...
-    def propose(self, trace: Trace, machine: Machine, limit: int, **told: Any) -> Proposal: ...
-    def __call__(self, trace: Trace, machine: Machine, limit: int, **told: Any) -> Plan: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +235,9 @@ class PlannerRecord:
     def lowest(self, trace: Trace, machine: Machine, **told: Any) -> tuple[Plan, int]:
         """Return a plan for the lowest limit that costs nothing, and that limit."""
         raise ValueError(f"{self.name}: it plans for a limit, and looks for none")
+
+
+Planner = PlannerRecord  # what all are: `planner_of` makes one of any function
 
 
 def kind_of(annotation: object) -> str:

@@ -124,7 +124,7 @@ def test_selection_is_what_looking_at_every_op_gives(data: st.DataObject) -> Non
     load, naive = c.load.copy(), []
     for k in order.tolist():
         if load.max() > limit and (every or load[ops_of(c, k)].max(initial=0) > limit):
-            load[ops_of(c, k)] -= c.size[k]
+            load[ops_of(c, k)] -= c.gaps.size[k]
             naive.append(k)
     chosen, left = select(c, order, limit, Pinned(trace, c.gaps, 10**6), every=every)
     assert (chosen.tolist(), left.tolist()) == (sorted(naive), load.tolist())
@@ -142,7 +142,7 @@ def test_as_printed_takes_what_is_best_until_the_peak_is_at_the_limit(data: st.D
     for k in sorted(range(len(c)), key=lambda k: -SCORES[score](c)[k]):
         if load.max() <= limit:
             break
-        load[ops_of(c, k)] -= c.size[k]
+        load[ops_of(c, k)] -= c.gaps.size[k]
         taken.append((int(c.gaps.buffer[k]), int(c.gaps.after[k])))
     if load.max() > limit:
         with pytest.raises(NotReached):

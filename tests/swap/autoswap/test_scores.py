@@ -52,12 +52,13 @@ def test_swdoa_is_what_looking_at_every_gap_every_time_gives(trace: Trace) -> No
         area = {k: int((load * c.duration)[ops_of(c, k)].sum()) for k in left}
         k = max(left, key=lambda k: (area[k], -k))
         naive[k] = area[k]
-        load[ops_of(c, k)] -= c.size[k]
+        load[ops_of(c, k)] -= c.gaps.size[k]
         left.remove(k)
     assert SCORES["swdoa"](c).tolist() == naive.tolist()
 
 
 def test_areas_beyond_64_bits_keep_their_order() -> None:
     found = candidates(ramp(), tiny_machine(), 10, threshold=1)
-    huge = replace(found, load=found.load * 2**34, size=found.size * 2**34, duration=found.duration * 2**30)
+    large = replace(found.gaps, size=found.gaps.size * 2**34)
+    huge = replace(found, gaps=large, load=found.load * 2**34, duration=found.duration * 2**30)
     assert SCORES["swdoa"](huge) == pytest.approx(SCORES["swdoa"](found) * 2.0**64, rel=1e-6)

@@ -60,7 +60,7 @@ def test_the_search_ends_at_the_next_convolution() -> None:
 def test_a_map_fetched_on_demand_is_not_looked_for_again() -> None:
     # backward of the layers at 5, 6, 8, 9; that of layer 3 comes first, so layer 4 looks past it
     four = np.arange(4)
-    maps = Gaps(four, four + 1, np.array([9, 8, 5, 6]), four * 0, four * 0, four > 9)
+    maps = Gaps(four, four + 1, np.array([9, 8, 5, 6]), four, four, four + 1, four > 9)
     found = FeatureMaps(maps, four > 9, np.zeros(0, np.int64))
     assert found.prefetch(four).tolist() == [6, 5, 5, 6]
 

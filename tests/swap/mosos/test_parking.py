@@ -15,14 +15,14 @@ from tests.strategies import traces
 def test_the_largest_gap_around_the_tightest_op_goes(trace: Trace, room: float) -> None:
     every = gaps(trace)
     found = every.where(every.before > every.after + 1)
-    size, needs, gone = trace.buffers.size[found.buffer], trace.load(), np.zeros(len(found), np.bool_)
+    size, needs, gone = found.size, trace.load(), np.zeros(len(found), np.bool_)
     most = room * trace.peak_load
-    got = _largest_first(found, size, needs, most)
+    got = _largest_first(found, needs, most)
     while needs.max(initial=0) > most:
         around = ~gone & straddle(found, np.arange(trace.n) == np.argmax(needs))
         if not around.any():
             break
         k = int(np.argmax(np.where(around, size, -1)))
         gone[k] = True
-        needs = without(needs, found.where(np.array([k])), size[k : k + 1])
+        needs = without(needs, found.where(np.array([k])))
     assert got.tolist() == gone.tolist()

@@ -181,9 +181,9 @@ def test_plans_pass_every_oracle(data: st.DataObject) -> None:
 def plain_select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, I64, Pinned]:
     """`select`, its load followed op by op: O(m n)."""
     load, found = trace.load(), gaps(trace)
-    found = found.where(straddle(found, load > limit) & (trace.buffers.size[found.buffer] > 0))
-    size, host = trace.buffers.size[found.buffer], Pinned(trace, found, machine.pinned)
-    order, free, value = largest_first(found, size, line), found.constant, found.value
+    found = found.where(straddle(found, load > limit) & (found.size > 0))
+    size, host = found.size, Pinned(trace, found, machine.pinned)
+    order, free, value = largest_first(found, line), found.constant, found.value
     time, in_ns = lasts(found, line), machine.into.copy_ns(size)
     pair_ns = in_ns + np.where(free, 0, machine.out.copy_ns(size))
 

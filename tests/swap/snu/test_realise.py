@@ -5,7 +5,6 @@ from __future__ import annotations
 import tracemalloc
 from importlib import import_module
 from itertools import islice, permutations, product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from gpumem.base import work
 from gpumem.simulator.machine import Link, Machine
 from gpumem.swap import Plan, Swap
 from gpumem.swap.facts.limits import Judge
-from gpumem.swap.fluid import Solution, relax
+from gpumem.swap.fluid import relax
 from gpumem.swap.plan.gaps import Windows, windows
 from gpumem.swap.snu import realise
 from gpumem.swap.snu.realise import Away, all_orders
@@ -97,8 +96,7 @@ def test_the_clock_is_asked_until_the_deadline(monkeypatch: pytest.MonkeyPatch) 
         return 10**9
 
     monkeypatch.setattr(Judge, "offer", lambda self, plan: offer(plan))
-    found = SimpleNamespace(x=np.zeros(1))
-    monkeypatch.setattr(program._Search, "solve", lambda self, *rest: (found, None))
+    monkeypatch.setattr(program._Search, "solve", lambda self, *rest: np.zeros(1))
     monkeypatch.setattr(program.PlacedProgram, "said", lambda self, x: (np.arange(6), w.after + 1, w.before))
     monkeypatch.setattr(program.PlacedProgram, "forbid", lambda self, *rest: pytest.fail("not all orders were seen"))
     with work.within(10):
@@ -108,11 +106,11 @@ def test_the_clock_is_asked_until_the_deadline(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_solution_in_which_nothing_is_away() -> None:
     trace = held_over(2, 4)
-    f, none = relax(trace, GTX, stalls=True), np.zeros(0, np.int64)
-    for absent in (np.zeros(0), np.zeros(3)):
-        gap = np.zeros(len(absent), np.int64)
-        found = Solution(0.0, 1.0, gap, gap, absent, absent, np.zeros(1), np.zeros(1), (none, np.zeros(0)))
-        away = Away.of(f, np.arange(2 * f.n), found)
+    f, breaks = relax(trace, GTX, stalls=True), np.arange(10)
+    some = program.WholeProgram(f, breaks, trace.peak_load, 8)
+    nothing = some.gone_at(np.full(some.rows.columns, 0.4))
+    for gap, instant in (nothing, [np.zeros(0, np.int64)] * 2):
+        away = Away.of(f, breaks, gap, instant)
         assert len(away) == 0
         assert (away.live_bytes(trace, 1).load == trace.load()).all()
         assert len(away.needed(trace, 8)) == 0

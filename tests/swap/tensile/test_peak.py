@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, strategies as st
 
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts import LiveBytes, Times
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import gaps
-from gpumem.swap.tensile.peak import SwapTask, analyse
 from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import tiny_machine
 from tests.strategies import nets, traces
+from tests.swap.tensile.peaks import SwapTask, analyse
 
 
 def three(duration: int = 10) -> Trace:
@@ -96,5 +95,3 @@ def test_the_peak_its_tensors_and_its_triggers(machine: Machine) -> None:
     # The copy-out starts 3 ns after op 0 and runs into op 1; the copy-in starts 6 ns after op 3.
     assert peak.triggers == (((0, 3), (3, 6)),)
     assert (task.swap.out, task.swap.release, task.swap.prefetch) == (0, 2, 4)
-    with pytest.raises(ValueError, match="accounting: 'wrong' is unknown"):
-        analyse(trace, machine, times, accounting="wrong")

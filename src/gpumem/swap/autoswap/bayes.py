@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
-import zlib
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -119,10 +117,10 @@ def bayes(
         peaks, targets = PEAKS[0], PRINTED
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
     search = Trials.start(found, np.random.default_rng(seed), drawn=as_printed)
-    job = zlib.compress(pickle.dumps((trace, machine, limit, found, targets, as_printed)), 1)
+    evaluate = partial(_evaluate, trace, machine, limit, found, targets, as_printed)
     for orders in iter(lambda: search.propose(min(BATCH, evaluations - len(search.results))), []):
         run = map if executor is None else executor.map
-        search.results += work.each(run(_evaluate, [job] * len(orders), orders))
+        search.results += work.each(run(evaluate, orders))
         if work.over():
             break
         best = search.best
@@ -227,20 +225,20 @@ def standardised(scores: F64) -> F64:
     return result
 
 
-def _evaluate(job: bytes, order: I64) -> Proposal | Missed:
+def _evaluate(
+    trace: Trace,
+    machine: Machine,
+    limit: int,
+    found: Candidates,
+    targets: tuple[float, ...],
+    every: bool,
+    order: I64,
+) -> Proposal | Missed:
     """Return the plan that takes candidates in `order`, and its time; on any worker."""
-    trace, machine, limit, found, targets, every = _unpacked(job)
     try:
         return best_plan(trace, machine, limit, found, order, targets, every=every)
     except NotReached as stop:
         return Missed(stop.reached, stop.hint)
-
-
-@lru_cache(maxsize=1)
-def _unpacked(job: bytes) -> tuple[Trace, Machine, int, Candidates, tuple[float, ...], bool]:
-    """What all evaluations share: a worker unpacks it once."""
-    shared: tuple[Trace, Machine, int, Candidates, tuple[float, ...], bool] = pickle.loads(zlib.decompress(job))
-    return shared
 
 
 def _told(best: Proposal | Missed) -> str:

@@ -52,9 +52,9 @@ def select(c: Candidates, order: I64, limit: int, host: Pinned, *, every: bool =
     O((n + m) log n). `autoswap` says which candidates are passed over.
     """
     tree, budget = _tree.build(c.load), host.budget
-    _take(order, c.gaps.after, c.gaps.before, c.size, *tree, host.columns, len(c.load), limit, budget, every)
+    _take(order, c.gaps.after, c.gaps.before, c.gaps.size, *tree, host.columns, len(c.load), limit, budget, every)
     chosen = np.flatnonzero(host.columns.taken)
-    return chosen, without(c.load, c.gaps.where(chosen), c.size[chosen])
+    return chosen, without(c.load, c.gaps.where(chosen))
 
 
 @jit
@@ -230,15 +230,13 @@ def candidates(
     one_of("peaks", peaks, PEAKS)
     load, found = trace.load(), gaps(trace)
     high = np.arange(trace.n) == trace.peak[0] if peaks == "first" else load > limit
-    found = found.where(straddle(found, high) & (trace.buffers.size[found.buffer] >= max(threshold, 1)))
-    size = trace.buffers.size[found.buffer]
+    found = found.where(straddle(found, high) & (found.size >= max(threshold, 1)))
     line = simulate(trace, machine)
     return Candidates(
         found,
-        size,
         lasts(found, line),
-        machine.out.copy_ns(size),
-        machine.into.copy_ns(size),
+        machine.out.copy_ns(found.size),
+        machine.into.copy_ns(found.size),
         load,
         machine.durations(trace),
         line,
@@ -254,4 +252,4 @@ def _hint(found: Candidates, reached: int, machine: Machine) -> str:
 
 def load_min(c: Candidates) -> int:
     """Return the peak with every candidate absent over its whole gap (section VI-B1)."""
-    return int(without(c.load, c.gaps, c.size).max())
+    return int(without(c.load, c.gaps).max())

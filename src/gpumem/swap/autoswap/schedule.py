@@ -48,7 +48,7 @@ def schedule(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int
     the copy that ends next, not for the last one in the queue. With one copy engine, each direction sees the
     time that the other takes. O(n + m + ops held) for m gaps.
     """
-    n, size = trace.n, trace.buffers.size[chosen.buffer]
+    n, size = trace.n, chosen.size
     length = chosen.before - chosen.after
     out_ns = np.where(needs_copy_out(chosen), machine.out.copy_ns(size), 0)
     in_ns = machine.into.copy_ns(size)

@@ -34,7 +34,6 @@ class Candidates(Shown):
     """
 
     gaps: Gaps
-    size: I64
     gap_ns: I64
     out_ns: I64
     in_ns: I64
@@ -44,7 +43,7 @@ class Candidates(Shown):
     peaks: str
 
     def __len__(self) -> int:
-        return len(self.size)
+        return len(self.gaps)
 
 
 def doa(c: Candidates) -> F64:
@@ -55,7 +54,7 @@ def doa(c: Candidates) -> F64:
 def aoa(c: Candidates) -> F64:
     """Area of absence: DOA times size where DOA is positive, else DOA over size (section IV-B ii)."""
     absence = doa(c)
-    return np.where(absence >= 0, absence * c.size, absence / np.maximum(c.size, 1))
+    return np.where(absence >= 0, absence * c.gaps.size, absence / np.maximum(c.gaps.size, 1))
 
 
 def wdoa(c: Candidates) -> F64:
@@ -78,7 +77,7 @@ def swdoa(c: Candidates) -> F64:
     unit = int(float(c.load.max(initial=0)) * float(c.duration.sum()) / 2**62) + 1
     if len(c):
         tree = _tree.build_area(c.load // unit, c.duration)
-        _submodular(c.gaps.after, c.gaps.before, c.size // unit, *tree, len(c.load), score)
+        _submodular(c.gaps.after, c.gaps.before, c.gaps.size // unit, *tree, len(c.load), score)
     return score.astype(np.float64) * unit
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from gpumem.base.jit import inner, jit
 from gpumem.swap.facts.recompute_cost import MadeAgain, loads, replayed
+from gpumem.swap.facts.union_find import join, root
 from gpumem.swap.plan.replay import FREE, Closure, ascending, chase, clear, is_there, marks
 from gpumem.trace import F64, I64, Bool
 
@@ -281,7 +282,7 @@ def _settle(m: MadeAgain, f: Facts, s: Rollout, i: int, ops: I64) -> None:
     v = m.origins
     for g in s.wanted[: s.counts[WANTED]]:
         s.absent[m.buffer[g]] = s.gone[m.value[g]] = False
-        s.weight[_root(s.up, m.value[g])] -= f.own[g]
+        s.weight[root(s.up, m.value[g])] -= f.own[g]
     for x in ops:
         for k in range(v.read_ptr[x], v.read_ptr[x + 1]):
             if s.busy[v.read[k]] == i and s.current[v.read[k]] >= 0:
@@ -330,7 +331,7 @@ def _takes(m: MadeAgain, f: Facts, rules: DropRules, s: Rollout, i: int, g: int,
     for k in range(f.reader_ptr[m.value[g]], f.reader_ptr[m.value[g] + 1]):
         for j in range(v.write_ptr[f.reader[k]], v.write_ptr[f.reader[k] + 1]):
             if s.gone[m.write_value[j]]:
-                mine = _root(s.up, m.write_value[j])
+                mine = root(s.up, m.write_value[j])
                 if mine != seen:  # most readers of a value are in one set
                     ns += rules.children * max(s.weight[mine], 0)
                 seen = mine
@@ -364,15 +365,4 @@ def _drop(m: MadeAgain, f: Facts, s: Rollout, g: int) -> None:
 def _join(s: Rollout, value: int, other: int) -> None:
     """Make one set of those of two values, if the other one is dropped as well."""
     if s.gone[other]:
-        mine, its = _root(s.up, value), _root(s.up, other)
-        if mine != its:
-            s.up[mine] = its
-            s.weight[its] += s.weight[mine]
-
-
-@inner
-def _root(up: I64, x: int) -> int:
-    while up[x] != x:
-        up[x] = up[up[x]]
-        x = up[x]
-    return x
+        join(s.up, s.weight, other, value)

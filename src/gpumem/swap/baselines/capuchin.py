@@ -25,7 +25,7 @@ from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute_scratch import beside, states
-from gpumem.swap.facts.times import Times
+from gpumem.swap.facts.times import Times, queued
 from gpumem.swap.plan import Carried, Decision, Plan, Recompute, Swap
 from gpumem.swap.plan.replay import replays
 from gpumem.swap.planner import PlannerRecord, plans
@@ -181,10 +181,9 @@ def _tight(c: AccessPattern, choice: Choice, due: dict[int, int], limit: int) ->
 def _schedule(c: AccessPattern, choice: Choice, due: dict[int, int], room: LiveBytes, lead: F64) -> Plan:
     """Give memory back when the copy-out has ended, trigger each copy-in `lead` ns before it is due."""
     g, times = c.found.gaps, Times.of(c.line)
-    free, release = 0, {}
-    for k in sorted(choice.swaps, key=lambda k: (int(c.line.end[g.after[k]]), k)):
-        free = max(free, int(c.line.end[g.after[k]])) + int(c.out_ns[k])
-        until = min(int(times.begins(free)), due[k])
+    outs, release = sorted(choice.swaps, key=lambda k: (int(c.line.end[g.after[k]]), k)), {}
+    for k, begins in zip(outs, times.begins(queued(c.line.end[g.after[outs]], c.out_ns[outs])).tolist()):
+        until = min(begins, due[k])
         release[k] = room.hold(int(g.after[k]) + 1, max(until, int(g.after[k]) + 1), int(c.size[k]))
     swaps = sorted(choice.swaps, key=lambda k: (due[k], k))
     triggers = times.started(times.start[[due[k] for k in swaps]] - lead[swaps]).tolist()

@@ -15,6 +15,7 @@ from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute import NO_END, Recomputable, recomputable
 from gpumem.swap.facts.recompute_scratch import beside, states
+from gpumem.swap.facts.times import queued
 from gpumem.swap.plan import Recompute, Swap
 from gpumem.swap.plan.gaps import gaps, straddle
 from gpumem.swap.plan.replay import Device, replays
@@ -48,7 +49,7 @@ class Chains:
         for k in mine:
             inputs = (j for b in found.sources[k].tolist() for j in by_buffer[b])
             sources[k] = {j for j in inputs if g.after[j] < g.before[k] <= g.before[j]}
-        size = {k: int(trace.buffers.size[g.buffer[k]]) for k in mine}
+        size = {k: int(g.size[k]) for k in mine}
         starters: dict[int, set[int]] = {k: set() for k in mine}
         for k in mine:
             for j in sources[k]:
@@ -108,7 +109,7 @@ class AccessPattern:
     def of(cls, trace: Trace, machine: Machine, limit: int, threshold: int) -> AccessPattern:
         """Measure an iteration; rank the gaps that straddle an op above the limit (section 4.3)."""
         g, line, n = gaps(trace), simulate(trace, machine), trace.n
-        size = trace.buffers.size[g.buffer]
+        size = g.size
         out_ns, in_ns = machine.out.copy_ns(size), machine.into.copy_ns(size)
         free_ns = line.start[g.before % n] - in_ns - line.end[g.after] - out_ns
         high = trace.load() > limit
@@ -188,8 +189,6 @@ def _stall(c: AccessPattern, swaps: list[int]) -> int:
         return 0
     g, rows = c.found.gaps, np.array(swaps, np.int64)
     outs, ins = rows[np.argsort(g.after[rows], kind="stable")], rows[np.argsort(g.before[rows], kind="stable")]
-    busy = np.cumsum(c.out_ns[outs])
-    gone = busy + np.maximum.accumulate(c.line.end[g.after[outs]] - busy + c.out_ns[outs])
-    busy = np.cumsum(c.in_ns[ins][::-1])[::-1]
-    begin = np.minimum.accumulate((c.line.start[g.before[ins]] + busy - c.in_ns[ins])[::-1])[::-1] - busy
+    gone = queued(c.line.end[g.after[outs]], c.out_ns[outs])
+    begin = -queued(-c.line.start[g.before[ins]][::-1], c.in_ns[ins][::-1])[::-1]
     return max(int((gone - c.go_ns[outs]).max()), 0) + max(int((c.come_ns[ins] - begin).max()), 0)

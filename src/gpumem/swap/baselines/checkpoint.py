@@ -141,7 +141,7 @@ def _best_of_both(trace: Trace, machine: Machine, never: Bool, limit: int, *, ho
 def _evicted(trace: Trace, machine: Machine, never: Bool, limit: int, *, hold: bool) -> tuple[int, Plan]:
     """The peak and the plan by runs through the trace; `never`, bool[n]: ops that must not run again."""
     g = gaps(trace)
-    inside = g.where((g.before < trace.n) & (g.before > g.after + 1) & (trace.buffers.size[g.buffer] > 0))
+    inside = g.where((g.before < trace.n) & (g.before > g.after + 1) & (g.size > 0))
     account = MadeAgain.of(trace, machine.durations(trace), inside, never | takes_unknown(trace))
     search = Evictions.of(trace, account, limit=limit)
     best = search.search(hold=hold)
@@ -209,7 +209,7 @@ def _counts(values: int) -> list[int]:
 
 def _dropped(trace: Trace, found: Recomputable, mine: I64, count: int) -> list[Recompute]:
     """Drop what lies within each of `count` segments; `mine` are the gaps in question, in producing order."""
-    size = trace.buffers.size[found.gaps.buffer[mine]]
+    size = found.gaps.size[mine]
     through = np.cumsum(size)
     part = np.minimum((through - size) * count // max(int(size.sum()), 1), count - 1)
     first = np.append(found.op[mine], trace.n)[np.searchsorted(part, np.arange(1, count + 1))]

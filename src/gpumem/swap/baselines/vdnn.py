@@ -9,6 +9,7 @@ Layers 1..4, `X` a layer's input; the copies overlap with computation, a fetch w
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute import backward_start, kept_over
-from gpumem.swap.facts.times import Times
+from gpumem.swap.facts.times import Times, queued
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.plan.gaps import Gaps, gaps
 from gpumem.swap.planner import PlannerRecord, plans
@@ -141,15 +142,15 @@ class FeatureMaps:
         for layer, before in zip(np.searchsorted(layers, self.gaps.after)[::-1], self.gaps.before[::-1]):
             backward[layer] = before if backward[layer] < 0 else min(backward[layer], before)
         mine = np.searchsorted(layers, self.gaps.after[chosen])
-        waiting = _Waiting(np.isin(np.arange(len(layers)), mine))  # offloaded, not fetched yet
+        waiting = np.unique(mine).tolist()  # layers that are offloaded, and not fetched yet
         through = np.maximum.accumulate(np.where(conv, np.arange(len(layers)), -1))  # the last convolution so far
         at = np.full(len(layers), -1, np.int64)
         for layer in sorted(np.flatnonzero(backward >= 0).tolist(), key=lambda k: (int(backward[k]), -k)):
-            waiting.fetched(layer)  # if it was not yet, its own accesses fetch it on demand
-            found = waiting.last_before(layer)
-            if found >= 0 and found >= through[layer - 1]:
-                waiting.fetched(found)
-                at[found] = backward[layer]
+            k = bisect_left(waiting, layer)
+            if layer in waiting[k : k + 1]:  # if it was not yet, its own accesses fetch it on demand
+                del waiting[k]
+            if k and waiting[k - 1] >= through[layer - 1]:
+                at[waiting.pop(k - 1)] = backward[layer]
         own = self.gaps.before[chosen]
         result: I64 = np.where(at[mine] >= 0, np.minimum(at[mine], own), own)
         return result
@@ -170,36 +171,12 @@ def feature_maps(trace: Trace) -> FeatureMaps:
     return FeatureMaps(maps, by_conv, np.flatnonzero(conv))
 
 
-class _Waiting:
-    """Which layers wait to be fetched: each that does points at itself, the others at lower ones, ever further."""
-
-    def __init__(self, waiting: Bool) -> None:
-        self._to = [-1, *np.where(waiting, np.arange(len(waiting)), np.arange(len(waiting)) - 1).tolist()]
-
-    def fetched(self, layer: int) -> None:
-        """The layer waits no longer."""
-        if self._to[layer + 1] == layer:
-            self._to[layer + 1] = layer - 1
-
-    def last_before(self, layer: int) -> int:
-        """Return the last layer before this one that waits, or -1."""
-        to, found = self._to, layer - 1
-        while to[found + 1] != found:
-            found = to[found + 1]
-        k = layer - 1
-        while k != found:
-            to[k + 1], k = found, to[k + 1]
-        return found
-
-
 def _held(trace: Trace, machine: Machine, maps: Gaps, prefetch: I64, limit: int) -> I64:
     """Release each map at the first op expected to start after its copy has ended, earlier where the limit asks."""
-    times, size = Times.of(simulate(trace, machine)), trace.buffers.size[maps.buffer]
+    times, size = Times.of(simulate(trace, machine)), maps.size
     release = maps.after + 1
     room = LiveBytes.of(trace, limit, (release, prefetch, size))
-    free = 0
-    for k, copy in enumerate(machine.out.copy_ns(size).tolist()):
-        free = max(free, int(times.end[maps.after[k]])) + copy
-        until = min(int(times.begins(free)), int(prefetch[k]))
-        release[k] = room.hold(int(release[k]), until, int(size[k]))
+    until = np.minimum(times.begins(queued(times.end[maps.after], machine.out.copy_ns(size))), prefetch)
+    for k in range(len(maps)):
+        release[k] = room.hold(release[k], until[k], size[k])
     return release

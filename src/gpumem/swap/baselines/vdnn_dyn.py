@@ -13,9 +13,9 @@ from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.swap.baselines.vdnn import offloads
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.operators import Menu, menu_of
+from gpumem.swap.facts.operators import Menu, fastest_way, menu_of, smallest
 from gpumem.swap.facts.options import check_ops
-from gpumem.swap.plan import Plan, Swap, Variant
+from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.plan.gaps import around
 from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import I64, Trace
@@ -84,31 +84,19 @@ def vdnn_dyn(
     """
     check_ops(algorithms or (), trace)
     menu = menu_of(trace, machine) if algorithms is None else algorithms
-    lean = Plan.of(trace, [min(ways, key=_small) for ways in menu.values()]).apply(trace)
+    lean = smallest(trace, machine, menu)
     if fits(lean, limit) and trace.peak_load <= limit:
         return Plan.of(trace)
     lowest = trace.peak_load
     for layers, downgraded in work.each(PASSES):
         swaps = offloads(trace, machine, limit, layers, strict) if layers else []
         room = _room(lean, swaps, limit) if downgraded else np.full(trace.n, LARGE)
-        chosen = [_fastest(ways, int(room[op])) for op, ways in menu.items()]
+        chosen = [fastest_way(ways, int(room[op])) for op, ways in menu.items()]
         plan = Plan.of(trace, [*swaps, *(way for way in chosen if way.name != trace.ops.name[way.op])])
         if (load := plan.apply(trace).peak_load) <= limit:
             return plan
         lowest = min(lowest, load)
     raise NotReached(lowest, limit, hint=work.hint("vDNN offloads what layers read, and nothing else"))
-
-
-def _small(way: Variant) -> tuple[int, int]:
-    return way.workspace, way.duration
-
-
-def _fastest(ways: Sequence[Variant], room: int) -> Variant:
-    """The fastest way whose workspace exceeds the smallest by at most `room` bytes."""
-    least = min(ways, key=_small)
-    return min(
-        (w for w in ways if w.workspace <= least.workspace + max(room, 0)), key=lambda w: (w.duration, w.workspace)
-    )
 
 
 def _room(lean: Trace, swaps: Sequence[Swap], limit: int) -> I64:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner
+from gpumem.swap.facts.union_find import root
 from gpumem.trace import I64
 
 NOBODY = -1
@@ -35,15 +36,6 @@ def classes(storages: int, nodes: int) -> Classes:
 
 
 @inner
-def root(c: Classes, node: int) -> int:
-    """The root above a node; the way there becomes half as long."""
-    while c.above[node] != node:
-        c.above[node] = c.above[c.above[node]]
-        node = c.above[node]
-    return node
-
-
-@inner
 def alone(c: Classes, storage: int, worth: int) -> None:
     """Give a storage a class of its own."""
     k = c.used[0]
@@ -52,25 +44,16 @@ def alone(c: Classes, storage: int, worth: int) -> None:
 
 
 @inner
-def join(c: Classes, storage: int, other: int) -> None:
-    """Make one class of those of two storages."""
-    mine, its = root(c, c.node[storage]), root(c, c.node[other])
-    if mine != its:
-        c.above[its] = mine
-        c.worth[mine] += c.worth[its]
-
-
-@inner
 def leave(c: Classes, storage: int, worth: int) -> None:
     """A storage is back: its class is worth less, and it has none."""
-    c.worth[root(c, c.node[storage])] -= worth
+    c.worth[root(c.above, c.node[storage])] -= worth
     c.node[storage] = NOBODY
 
 
 @inner
 def count_once(c: Classes, storage: int) -> int:
     """What the class of a storage is worth, 0 if it was counted since the last `c.used[1] += 1`."""
-    k = root(c, c.node[storage])
+    k = root(c.above, c.node[storage])
     if c.seen[k] == c.used[1]:
         return 0
     c.seen[k] = c.used[1]

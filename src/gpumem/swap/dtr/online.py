@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.dtr._classes import NOBODY, Classes, alone, classes, join, leave
+from gpumem.swap.dtr._classes import NOBODY, Classes, alone, classes, leave
 from gpumem.swap.dtr._device import (
     AGAIN,
     CLOCK,
@@ -43,6 +43,7 @@ from gpumem.swap.dtr.scores import (
     unknown,
 )
 from gpumem.swap.dtr.storages import Remade
+from gpumem.swap.facts.union_find import join
 from gpumem.trace import I64, Bool
 
 RAN, NO_ROOM, TOO_LONG = range(3)  # how an iteration ended
@@ -273,10 +274,10 @@ def _evict(x: _Runtime, storage: int, place: int) -> None:
         alone(c, storage, s.cost[storage])
         for k in range(s.need_ptr[storage], s.need_ptr[storage + 1]):
             if c.node[s.need[k]] != NOBODY:
-                join(c, storage, s.need[k])
+                join(c.above, c.worth, c.node[storage], c.node[s.need[k]])
         for k in range(s.user_ptr[storage], s.user_ptr[storage + 1]):
             if c.node[s.user[k]] != NOBODY:
-                join(c, storage, s.user[k])
+                join(c.above, c.worth, c.node[storage], c.node[s.user[k]])
     _changed(x, storage)
 
 

@@ -4,7 +4,8 @@
 at ops and between them, `pinned` what a plan holds in pinned host memory; `times` says when ops run, `link` when a link
 is free. `recompute` says what can be made again, `recompute_scratch` what that needs beside all else, `recompute_cost`
 what a whole plan of it holds and takes; `operators` which implementations ops have. `segment_tree` adds to arcs of the
-circle and asks for the largest, in O(log n); `stabbing_tree` finds the biggest gap over an op.
+circle and asks for the largest, in O(log n); `biggest` finds the biggest gap over an op; `union_find` has sets
+that only grow together.
 """
 
 from typing import TYPE_CHECKING

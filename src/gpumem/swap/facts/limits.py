@@ -66,8 +66,7 @@ def keep_tails(trace: Trace, plan: Plan, machine: Machine, limit: int) -> Plan:
 
 
 def _most_held(trace: Trace) -> tuple[int, int]:
-    found = gaps(trace)
-    held = without(trace.load(), found, trace.buffers.size[found.buffer])
+    held = without(trace.load(), gaps(trace))
     return int(np.argmax(held)), int(held.max())
 
 

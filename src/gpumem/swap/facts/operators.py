@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpumem.base.arguments import strict
 from gpumem.simulator.machine import Machine
@@ -46,6 +46,19 @@ def menu_of(trace: Trace, machine: Machine) -> Menu:
     return found
 
 
+def fastest_way(ways: Sequence[Variant], room: int) -> Variant:
+    """Return the fastest way with at most `room` bytes more than the smallest; that one where there is no room."""
+    most = min(ways, key=_small).workspace + max(room, 0)
+    return min((way for way in ways if way.workspace <= most), key=lambda way: (way.duration, way.workspace))
+
+
+def recorded(trace: Trace, machine: Machine, ops: Iterable[int]) -> dict[int, Variant]:
+    """Return how these ops run in the trace."""
+    own, duration, size = own_workspaces(trace), machine.durations(trace), trace.buffers.size
+    held = {op: int(size[own[op]]) if op in own else 0 for op in ops}
+    return {op: Variant(op, trace.ops.name[op], int(duration[op]), room) for op, room in held.items()}
+
+
 @strict
 def lean(trace: Trace, machine: Machine, algorithms: Menu | None = None) -> Plan:
     """Return the plan that runs each op by its way of the smallest workspace, and moves nothing."""
@@ -85,10 +98,9 @@ def operators(trace: Trace, machine: Machine, plan: Plan, limit: int, *, algorit
     """
     menu = menu_of(trace, machine) if algorithms is None else algorithms
     moves = [d for d in plan.decisions if not isinstance(d, Variant)]
-    small = {op: min(ways, key=_small) for op, ways in menu.items()}
-    bare = Plan.of(trace, [*moves, *small.values()], blocking=plan.blocking)
+    bare = Plan.of(trace, [*moves, *(min(ways, key=_small) for ways in menu.values())], blocking=plan.blocking)
     rewritten = bare.apply(trace)
-    recorded, place, chosen = _recorded(trace, machine, menu), _places(rewritten), {}
+    own, place, chosen = recorded(trace, machine, menu), _places(rewritten), dict[int, Variant]()
     load, of, role = rewritten.load().tolist(), rewritten.ops.of.tolist(), rewritten.ops.role.tolist()
     back = {int(x): k for k, x in enumerate(trace.ops.of.tolist())}
     found: list[Variant] = []
@@ -96,19 +108,13 @@ def operators(trace: Trace, machine: Machine, plan: Plan, limit: int, *, algorit
         op = back.get(x, -1)
         if op not in menu or what not in (COMPUTE, RECOMPUTE):
             continue
-        way = _fastest(menu[op], small[op], limit - load[i])
+        way = fastest_way(menu[op], limit - load[i])
         if what == COMPUTE:
             chosen[op] = way
-            found += [way] if way != recorded.get(op) else []
+            found += [way] if way != own[op] else []
         elif way != chosen[op]:
             found.append(Variant(op, way.name, way.duration, way.workspace, at=place[i]))
     return Plan.of(trace, [*moves, *found], blocking=plan.blocking)
-
-
-def _recorded(trace: Trace, machine: Machine, menu: Menu) -> dict[int, Variant]:
-    """How the ops that have a choice run in the trace."""
-    own, duration, size = own_workspaces(trace), machine.durations(trace), trace.buffers.size
-    return {op: Variant(op, trace.ops.name[op], int(duration[op]), int(size[own[op]])) for op in menu if op in own}
 
 
 def _places(rewritten: Trace) -> list[int]:
@@ -119,12 +125,6 @@ def _places(rewritten: Trace) -> list[int]:
         place.append(after)
         after += what == COMPUTE
     return place
-
-
-def _fastest(ways: Sequence[Variant], small: Variant, room: int) -> Variant:
-    """The fastest way with at most `room` bytes more than the smallest; that one where there is no room at all."""
-    fitting = [way for way in ways if way.workspace <= small.workspace + room]
-    return min(fitting or [small], key=lambda way: (way.duration, way.workspace))
 
 
 def _small(way: Variant) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from gpumem.base.jit import inner, jit
 from gpumem.swap.facts import segment_tree as _tree
 from gpumem.swap.facts.load import at_places
 from gpumem.swap.plan.decisions import Swap
-from gpumem.swap.plan.gaps import Gaps, Windows
+from gpumem.swap.plan.gaps import Gaps
 from gpumem.trace import I64, Bool, Trace
 from gpumem.trace.kinds import GENERATOR_BYTES
 
@@ -70,18 +70,17 @@ class Pinned:
     (True, True, 8)
     """
 
-    def __init__(self, trace: Trace, found: Gaps | Windows, budget: int) -> None:
-        value, after = found.value, found.after if isinstance(found, Windows) else found.unrolled(trace)
-        self.n, self.budget, self.found = trace.n, budget, found
+    def __init__(self, trace: Trace, found: Gaps, budget: int) -> None:
+        value, self.n, self.budget, self.found = found.value, trace.n, budget, found
         members = np.argsort(value, kind="stable")
         counts = np.bincount(value, minlength=int(value.max(initial=-1)) + 1)
         self.columns = Values(
-            trace.buffers.size[found.buffer],
+            found.size,
             value,
             members,
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             found.after,
-            after + 1,
+            found.since + 1,
             found.constant,
             np.zeros(len(value), np.bool_),
             np.zeros(len(value), np.int64),

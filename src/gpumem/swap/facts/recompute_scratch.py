@@ -14,9 +14,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from gpumem.swap.plan.decisions import Recompute, Swap
-from gpumem.swap.plan.replay import Device, Replay, replay
-from gpumem.swap.plan.values import Origins
+from gpumem.swap.plan.replay import Replay
 from gpumem.trace import COMPUTE, I64, Trace
 
 
@@ -24,6 +22,16 @@ def beside(made: Replay, size: I64) -> int:
     """Return the bytes that a place needs beside what is held over it with the wanted values back.
 
     `size`: int64[B]. Exact: it gives the largest load of these reruns in the trace that `Plan.apply` makes. O(values).
+
+    >>> from gpumem.swap.plan import Recompute
+    >>> from gpumem.swap.plan.replay import Device, replay
+    >>> from gpumem.swap.plan.values import Origins
+    >>> from gpumem.trace import Buffers, Ops
+    >>> ops = Ops.make([[0], [], [1]], [[1, 2], [], []])
+    >>> trace = Trace(Buffers.make([1, 8, 4], [0, 0, 0], [3, 3, 1], persistent=[True, False, False]), ops)
+    >>> drop = Recompute(buffer=1, after=0, before=2, at=2)
+    >>> beside(replay(Device(trace, Origins.of(trace), [drop]), [drop], 2), trace.buffers.size)
+    4
     """
     change = np.zeros(len(made.reruns) + 1, np.int64)
     for value, span in made.spans.items():
@@ -31,44 +39,6 @@ def beside(made: Replay, size: I64) -> int:
         stays = value in made.wanted or value in made.held
         change[0 if stays else span.touch + 1] -= size[value.buffer]
     return int(np.cumsum(change)[:-1].max(initial=0))
-
-
-class Reruns:
-    """The replays of a plan, followed one decision at a time.
-
-    Parameters
-    ----------
-    trace : Trace
-    swaps : iterable of Swap
-
-    Notes
-    -----
-    Whoever adds a decision sees to it that no other place reads what it drops; then only its own replay changes.
-
-    Examples
-    --------
-    >>> from gpumem.trace import Buffers, Ops
-    >>> ops = Ops.make([[0], [], [1]], [[1, 2], [], []])
-    >>> trace = Trace(Buffers.make([1, 8, 4], [0, 0, 0], [3, 3, 1], persistent=[True, False, False]), ops)
-    >>> again, drop = Reruns(trace), Recompute(buffer=1, after=0, before=2, at=2)
-    >>> made = again.tried(drop)
-    >>> made.sources, beside(made, trace.buffers.size)
-    (frozenset({0}), 4)
-    >>> again.add(drop)
-    """
-
-    def __init__(self, trace: Trace, swaps: Iterable[Swap] = ()) -> None:
-        self.device = Device(trace, Origins.of(trace), swaps)
-        self._wanted: dict[int, list[Recompute]] = {}  # by place
-
-    def tried(self, drop: Recompute) -> Replay:
-        """Return what would run at the place of one more decision; raise `Refused` where there is no way."""
-        return replay(self.device, [*self._wanted.get(drop.at, []), drop], drop.at)
-
-    def add(self, drop: Recompute) -> None:
-        """Take a decision that was `tried`."""
-        self.device.decide([drop])
-        self._wanted.setdefault(drop.at, []).append(drop)
 
 
 def states(trace: Trace, replays: Iterable[Replay], kept: Mapping[int, int] | None = None) -> dict[int, int]:

@@ -79,3 +79,14 @@ class Times(Shown):
     def ended(self, time: int | I64) -> I64:
         """Return the last op that has ended by `time`, -1 if none has."""
         return np.searchsorted(self.end, time, side="right") - 1
+
+
+def queued(ready: I64, ns: I64) -> I64:
+    """Return when copies end of which each goes once it is `ready` and those before it have ended.
+
+    >>> queued(np.array([0, 1, 9]), np.array([3, 3, 3]))
+    array([ 3,  6, 12])
+    """
+    busy = np.cumsum(ns)
+    ends: I64 = busy + np.maximum.accumulate(ready - busy + ns)
+    return ends

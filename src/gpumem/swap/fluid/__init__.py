@@ -3,7 +3,7 @@
 Read `relax` first: windows of time for each gap, and what values made again cost (`again`); then `program`. It is
 stated twice: in flows between breakpoints, which is quickly solved (`flows`; gaps that are alike count as one of its
 `parts`), for the bound (`swap/bound`) with the breakpoints of `refine`; and in whole numbers (`whole`), for plans
-(`swap/snu/ilp`). `fractions` is what a solution would do with each gap, for whoever searches.
+(`swap/snu/ilp`).
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +12,6 @@ from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.swap.fluid.flows import FlowProgram as FlowProgram
-    from gpumem.swap.fluid.fractions import Fractions as Fractions, fractions as fractions
     from gpumem.swap.fluid.program import FluidProgram as FluidProgram, Solution as Solution
     from gpumem.swap.fluid.refine import Refined as Refined, refine as refine
     from gpumem.swap.fluid.relax import Fluid as Fluid, in_a_row as in_a_row, relax as relax

@@ -1,10 +1,10 @@
 """The linear program in flows: what each segment copies out, copies in and makes again.
 
-It is the program of `program`, for fractions only, in fewer and shorter rows, for parts instead of gaps, and with D,
+It is the program of `whole`, for fractions only, in fewer and shorter rows, for parts instead of gaps, and with D,
 what is dropped::
 
     breakpoint       |          |          |          |
-    A  absent        0.3        0.4        0.2        0     <= O, <= I as in `program`
+    A  absent        0.3        0.4        0.2        0     <= O, <= I as in `whole`
     D  dropped       0.6        0.6        0.2        0     <= 1 - I at first; as it falls, the segment grows
 
 What is away is told from slot to slot. A slot is a breakpoint; where nothing stalls it is the end of the op before it,
@@ -21,9 +21,8 @@ import numpy as np
 
 from gpumem.base import work
 from gpumem.swap.fluid.parts import parts
-from gpumem.swap.fluid.program import Solution, expand
+from gpumem.swap.fluid.program import FluidProgram, Solution, expand
 from gpumem.swap.fluid.relax import Fluid
-from gpumem.swap.linear_programs import Rows
 from gpumem.trace import F64, I64
 
 
@@ -35,25 +34,15 @@ class Flow(NamedTuple):
     column: I64
 
 
-class FlowProgram:
-    """The program for one choice of breakpoints, ascending instants in `[0, 2 n)`.
-
-    With a limit it asks for the least stall, else for the least level.
-    """
+class FlowProgram(FluidProgram):
+    """The program in flows; see `FluidProgram`."""
 
     def __init__(self, fluid: Fluid, breaks: I64, peak: int, limit: int | None) -> None:
-        self.breaks, self.peak, self.limit, self.rows, self.k = breaks, peak, limit, Rows(), len(breaks)
-        self.turns = np.concatenate([breaks + 2 * fluid.n * turn for turn in range(5)])
-        begin, end = np.searchsorted(self.turns, fluid.first), np.searchsorted(self.turns, fluid.last, side="right")
-        self.active = np.flatnonzero(begin < end)
-        self.begin, self.end = begin[self.active], end[self.active]
-        self.f = fluid.where(self.active)
+        super().__init__(fluid, breaks, peak, limit)
         self.p = parts(self.f, self.begin, self.end, self.turns, self.k)
         self.single = (self.p.out_ns > 0) & ~self.p.several
-        self.time = self.f.at(self.turns)
-        self.unit = float(fluid.time[-1]) / 100 or 1.0  # of time: keeps coefficients near 1
         self._slots()
-        self._engines()
+        self._engines(float(self.p.out_ns.sum() + self.p.in_ns.sum() + self.p.drops.again_ns.sum()))
         self._room()
         self._into()
         self._again()
@@ -69,8 +58,6 @@ class FlowProgram:
         return None if found is None else self._solution(found.x, found.price, found.dual)
 
     def _solution(self, x: F64, price: F64, dual: float) -> Solution:
-        engines = price[: 2 * self.k if self.f.duplex else self.k].reshape(-1, self.k).sum(axis=0)
-        worth = engines * (self.time[1 : self.k + 1] - self.time[: self.k]) / self.unit
         gap, place, _ = expand(self.begin, self.end)
         p, mine = self.p, self.p.drop[gap] >= 0
         absent, at = self._absent(x)
@@ -79,6 +66,8 @@ class FlowProgram:
         gone = np.zeros(len(gap))
         gone[mine] = dropped[dropped_at[drop] + inside[mine]]
         level = float(x[self.level[0]]) if self.limit is None else self.limit / self.peak
+        engines = price[: 2 * self.k if self.f.duplex else self.k].reshape(-1, self.k).sum(axis=0)
+        worth = engines * (self.time[1 : self.k + 1] - self.time[: self.k]) / self.unit
         stall = np.zeros(self.k)
         stall[self.grows] = x[self.stall] * self.unit
         here, absent = self.turns[place], absent[at[part] + inside]
@@ -149,17 +138,6 @@ class FlowProgram:
         early = two & (op[p.end - 1 + p.shift[p.gap]] >= w.before)
         self.first, self.last = self.per * p.begin + late, self.per * p.end - early
 
-    def _engines(self) -> None:
-        """A segment's copies take no longer than the segment; with stalls it may grow, where an op starts in it."""
-        k, p = self.k, self.p
-        row = self.rows.add(np.tile((self.time[1 : k + 1] - self.time[:k]) / self.unit, 2 if self.f.duplex else 1))
-        self.out_row, self.in_row = row[:k], row[-k:]
-        self.grows = np.flatnonzero((self.turns[1 : k + 1] // 2 > self.turns[:k] // 2) & (self.limit is not None))
-        most = float(p.out_ns.sum() + p.in_ns.sum() + p.drops.again_ns.sum()) / self.unit  # one after another
-        self.stall = self.rows.variables(np.full(len(self.grows), most), cost=0.0 if self.limit is None else self.unit)
-        for side in {id(r): r for r in (self.out_row, self.in_row)}.values():
-            self.rows.put(side[self.grows], self.stall, -1.0)
-
     def _room(self) -> None:
         """The bytes left below the limit at each slot."""
         op = np.repeat(self.breaks // 2, self.per) - np.tile(np.arange(self.per)[::-1], self.k)
@@ -180,11 +158,6 @@ class FlowProgram:
             self.rows.put(self.room_row[slot[mine] % slots], column[mine], change[mine])
         mine = -(-on // slots) * slots < off  # slot 0 is told by itself
         self.rows.put(np.repeat(self.room_row[:1], int(mine.sum())), column[mine], -size[mine])
-
-    def _alone(self, copy_ns: F64, time: I64) -> F64:
-        """The part of a copy that its engine could do in `time` if it did nothing else, and nothing stalls."""
-        part: F64 = np.where((copy_ns > 0) & (not self.f.stalls), time / np.maximum(copy_ns, 1), 1.0)
-        return np.clip(part, 0, 1)
 
     def _behind(self, part: I64, place: I64) -> I64:
         """The slot behind the segment at `place`, or where the part begins or ends, if that is later or earlier."""
@@ -240,7 +213,7 @@ class FlowProgram:
         self.rows.put(row[self.into.of[back]], self.into.column[back], -1.0)
 
     def _several(self) -> None:
-        """Of values that several parts share: O as in `program`, and A of each part, which is at most O.
+        """Of values that several parts share: O as in `whole`, and A of each part, which is at most O.
 
         As A falls, it is copied in.
         """

@@ -1,4 +1,12 @@
-"""The same program in whole numbers: at each breakpoint a buffer is away or it is not.
+"""The program in whole numbers: at each breakpoint a buffer is away or it is not.
+
+::
+
+    breakpoint       |          |          |          |
+    O  copied out    0.3        1          1          1     <= what the engine can do since the value was made
+    I  to come back  1          1          0.6        0     <= what the engine can do until the access
+    A  away          0          1          0          0     <= O, <= I
+    load             what is held without swapping, less bytes x A, <= M
 
 With every instant a breakpoint it also says what a plan says, `o` and `f` of each gap; then nothing is left open but
 the order of the copies::
@@ -13,10 +21,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.swap.fluid.program import FluidProgram, Solution
+from gpumem.swap.fluid.program import FluidProgram, expand
 from gpumem.swap.fluid.relax import Fluid
-from gpumem.swap.linear_programs import Solved
-from gpumem.trace import F64, I64, Bool
+from gpumem.trace import F64, I64
 
 FEWER = 0.01  # ns that all decisions cost: of equal solutions the one that swaps less
 
@@ -32,32 +39,80 @@ class WholeProgram(FluidProgram):
 
     def __init__(self, fluid: Fluid, breaks: I64, peak: int, limit: int, host: I64 | None = None) -> None:
         super().__init__(fluid, breaks, peak, limit)
+        self._engines(float(self.f.w.out_ns.sum() + self.f.w.in_ns.sum()))
+        self._copies_in()
+        self._copies_out()
+        self._absence()
+        self._loads(limit / peak)
         if host is not None:
             row, mine = self.rows.add(np.maximum(host, 0) / peak), np.flatnonzero(self.turns[self.place] % 2 == 0)
             op, size = self.turns[self.place[mine]] // 2 % fluid.n, self.f.w.size[self.gap[mine]]
-            self.rows.put(row[op], self.away[0][0][mine], size / peak)
+            self.rows.put(row[op], self.away[mine], size / peak)
 
-    def in_whole(
-        self, *, best: float, gap: float = 0.0, nodes: int | None = None, sure: bool = True
-    ) -> tuple[Solved, Solution | None]:
-        """Solve the program for a stall below `best` ns; see `Rows.solve`.
+    def gone_at(self, x: F64) -> tuple[I64, I64]:
+        """Return what is away by a solution: gaps, and instants, ascending by both."""
+        mine = x[self.away] > 0.5
+        return self.active[self.gap[mine]], self.turns[self.place[mine]]
 
-        Return what became of it, values in ns, and the solution if there is one.
+    def _copies_in(self) -> None:
+        """I: from the first breakpoint where the buffer may be away until it is back."""
+        f, w, stop = self.f, self.f.w, np.searchsorted(self.turns, self.f.closes + (not self.f.stalls))
+        gap, place, self.in_at = expand(self.begin, stop)
+        self.coming = self.rows.variables(self._alone(w.in_ns[gap], f.at(f.closes)[gap] - self.time[place]))
+        cost, row, same = w.in_ns[gap] / self.unit, self.in_row[place % self.k], gap[1:] == gap[:-1]
+        self.rows.put(row, self.coming, cost)
+        self.rows.put(row[:-1][same], self.coming[1:][same], -cost[:-1][same])
+        self.rows.at_most(self.coming[1:][same], self.coming[:-1][same])
+
+    def _copies_out(self) -> None:
+        """O: of each value, from when it is made to the last breakpoint where a gap of it may be away.
+
+        A value with one gap is copied in as far as it was copied out: the last O is the first I.
         """
-        found = self.rows.solve(best=best, gap=gap, nodes=nodes, sure=sure)
-        if found.x is None:
-            return found, None
-        return found, self._solution(found.x, np.zeros(self.rows.rows), found.bound)
+        f, w = self.f, self.f.w
+        _, one, self.value, gaps = np.unique(w.value, return_index=True, return_inverse=True, return_counts=True)
+        start, stop = np.searchsorted(self.turns, f.opens[one], side="right"), np.zeros(len(one), np.int64)
+        np.maximum.at(stop, self.value, self.end)
+        paid = w.out_ns[one] > 0
+        self.single, stop = (gaps == 1) & paid, np.where(paid, stop, start)
+        value, place, self.out_at = expand(start, stop)
+        out = w.out_ns[one][value]
+        alone = self._alone(out, self.time[place] - f.at(f.opens[one])[value])
+        shared = self.single[value] & (place == stop[value] - 1)
+        self.gone = np.empty(len(value), np.int64)
+        self.gone[~shared] = self.rows.variables(alone[~shared])
+        of = np.empty(len(one), np.int64)
+        of[self.value] = np.arange(len(w))  # the gap of a value that has one
+        gap = of[value[shared]]
+        self.gone[shared] = self.coming[self.in_at[gap] + self.begin[gap]]
+        cost, row, same = out / self.unit, self.out_row[(place - 1) % self.k], value[1:] == value[:-1]
+        self.rows.put(row, self.gone, cost)
+        self.rows.put(row[1:][same], self.gone[:-1][same], -cost[1:][same])
+        self.rows.at_most(self.gone[:-1][same], self.gone[1:][same])
 
-    def _away(self, gone: I64, coming: I64, total: I64, paid: Bool, single: Bool) -> None:
+    def _absence(self) -> None:
         """A is 0 or 1 where an op starts; at its end, where little is decided, whatever lies in between."""
+        self.gap, self.place, _ = expand(self.begin, self.end)
+        paid = self.f.w.out_ns[self.gap] > 0
+        coming = self.coming[self.in_at[self.gap] + self.place]
+        gone = coming.copy()
+        gone[paid] = self.gone[(self.out_at[self.value[self.gap]] + self.place)[paid]]
         starts = self.turns[self.place] % 2 == 0
-        mine = np.empty(len(starts), np.int64)
+        self.away = np.empty(len(starts), np.int64)
         for chosen, whole in ((starts, True), (~starts, False)):
-            mine[chosen] = self.rows.variables(np.ones(int(chosen.sum())), whole=whole)
-        self.rows.at_most(mine, np.where(paid, gone, coming))
-        self.rows.at_most(mine, coming)
-        self.away = [(mine, 1.0)]
+            self.away[chosen] = self.rows.variables(np.ones(int(chosen.sum())), whole=whole)
+        self.rows.at_most(self.away, gone)
+        self.rows.at_most(self.away, coming)
+
+    def _loads(self, most: float) -> None:
+        """The load, `most` of the peak: at the start of the op at each breakpoint, at the end of the op before it."""
+        f, w = self.f, self.f.w
+        for shift in (0,) if f.stalls else (0, 1):  # with stalls an odd breakpoint is the end of its op
+            row = self.rows.add(most - f.held[(self.breaks // 2 - shift) % f.n] / self.peak)
+            at = self.turns[self.place] // 2 - shift
+            here = (w.after[self.gap] < at) & (at < w.before[self.gap])
+            size = w.size[self.gap[here]] / self.peak
+            self.rows.put(row[self.place[here] % self.k], self.away[here], -size)
 
 
 class PlacedProgram(WholeProgram):
@@ -94,11 +149,11 @@ class PlacedProgram(WholeProgram):
 
     def _only_then(self) -> None:
         """A buffer is away only between release and fetch; at the end of an op, if the next one releases it."""
-        instant, away = self.turns[self.place], self.away[0][0]
+        instant = self.turns[self.place]
         start = self.first[self.gap] + instant // 2 - self.f.w.after[self.gap] - 1  # of the op that it belongs to
         end = instant % 2
-        row = self.rows.add(np.zeros(len(away)))
-        self.rows.put(row, away, 1.0)
+        row = self.rows.add(np.zeros(len(instant)))
+        self.rows.put(row, self.away, 1.0)
         self.rows.put(row, self.released[start + end], -1.0)
         self.rows.put(row, self.fetched[start], 1.0)
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts import Times, segment_tree
-from gpumem.swap.facts.stabbing_tree import Stabs
+from gpumem.swap.facts.biggest import Biggest, biggest
+from gpumem.swap.facts.times import queued
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Gaps, gaps, straddle, without
 from gpumem.trace import I64, Bool, Trace
@@ -36,25 +37,23 @@ def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, room: f
     and for as long around them as its copies let it. Wei et al. keep all of this, so their program has no plan below
     what it takes. O((n + gaps) log(n + gaps)).
     """
-    found, size = gaps(trace), trace.buffers.size
+    found = gaps(trace)
     mine = np.isin(found.buffer, outputs)
-    free, bytes_ = found.where(mine), size[found.buffer]
-    needs = without(trace.load(), free, size[free.buffer])
-    may = ~mine & (bytes_ >= (trace.peak_load // TINY if room < 1 else 1)) & (found.before > found.after + 1)
-    rows = np.flatnonzero(may)
-    chosen = _largest_first(found.where(rows), bytes_[rows], needs, room * limit)
-    return _timed(trace, machine, found.where(rows[chosen]), needs > room * limit)
+    needs, least = without(trace.load(), found.where(mine)), trace.peak_load // TINY if room < 1 else 1
+    found = found.where(~mine & (found.size >= least) & (found.before > found.after + 1))
+    chosen = _largest_first(found, needs, room * limit)
+    return _timed(trace, machine, found.where(chosen), needs > room * limit)
 
 
-def _largest_first(found: Gaps, size: I64, needs: I64, most: float) -> Bool:
+def _largest_first(found: Gaps, needs: I64, most: float) -> Bool:
     """Which gaps go: while the first op of the highest need has more than `most`, the largest around it, bool[m]."""
-    order, n = np.argsort(-size, kind="stable"), len(needs)
+    order, n = np.argsort(-found.size, kind="stable"), len(needs)
     first, stop = (found.after + 1)[order], found.before[order]
-    around, (top, add) = Stabs(first, stop, n), segment_tree.build(needs)
+    around, (top, add) = Biggest.of(first, stop, n), segment_tree.build(needs)
     gone = np.zeros(len(order), np.bool_)
-    while top[1] > most and (k := around.biggest(segment_tree.first_largest(top, add))) >= 0:
-        gone[order[k]] = around.dead[k] = True
-        segment_tree.add_around(top, add, n, first[k], stop[k], -size[order[k]])
+    while top[1] > most and (k := biggest(around, segment_tree.first_largest(top, add))) >= 0:
+        gone[order[k]], around.length[k] = True, 0
+        segment_tree.add_around(top, add, n, first[k], stop[k], -found.size[order[k]])
     return gone
 
 
@@ -63,25 +62,20 @@ def crowded(trace: Trace, limit: int, *, room: float) -> I64:
 
     Beside such an op there is no memory to bring them back in time, so that some op has to wait for them.
     """
-    found, size = gaps(trace), trace.buffers.size
-    full = without(trace.load(), found, size[found.buffer]) > room * limit
+    found = gaps(trace)
+    full = without(trace.load(), found) > room * limit
     return np.unique(found.buffer[straddle(found, full)])
 
 
 def _timed(trace: Trace, machine: Machine, chosen: Gaps, tight: Bool) -> list[Swap]:
     """Copies out as soon as they can be, in as late; at ops that are `tight`, bool[n], buffers are away."""
-    size, ops = trace.buffers.size[chosen.buffer], np.flatnonzero(np.tile(tight, 2))
+    size, ops = chosen.size, np.flatnonzero(np.tile(tight, 2))
     times = Times.in_a_row(machine.durations(trace))
-    out, into = machine.out.copy_ns(size), machine.into.copy_ns(size)
-    release, prefetch = np.empty(len(size), np.int64), np.empty(len(size), np.int64)
-    clock = 0
-    for k in np.argsort(chosen.after, kind="stable").tolist():
-        clock = max(clock, int(times.end[chosen.after[k]])) + int(out[k])
-        release[k] = int(times.begins(clock))
-    clock = 2**62
-    for k in np.argsort(-chosen.before, kind="stable").tolist():
-        clock = min(clock, int(times.start[chosen.before[k]])) - int(into[k])
-        prefetch[k] = int(times.started(max(clock, 0)))
+    release, prefetch = np.empty((2, len(size)), np.int64)
+    outs, ins = np.argsort(chosen.after, kind="stable"), np.argsort(-chosen.before, kind="stable")
+    release[outs] = times.begins(queued(times.end[chosen.after[outs]], machine.out.copy_ns(size[outs])))
+    begins = -queued(-times.start[chosen.before[ins]], machine.into.copy_ns(size[ins]))  # backwards, the last one first
+    prefetch[ins] = times.started(np.maximum(begins, 0))
     begin, end = np.searchsorted(ops, chosen.after, side="right"), np.searchsorted(ops, chosen.before)
     around = begin < end
     first = np.where(around, np.append(ops, 0)[begin], chosen.before)

@@ -116,6 +116,14 @@ class Nodes(Shown):
         """The time of each node by its fastest implementation, ns: how long its stage takes at least."""
         return np.array([min(x.time for x in row) for row in self.implementations], np.int64)
 
+    def fitting(self, j: int, room: int) -> int:
+        """Return the fastest implementation of a node within so much workspace, else the one of least."""
+        row = self.implementations[j]
+        fit = [v for v, x in enumerate(row) if x.workspace <= room]
+        if not fit:
+            return min(range(len(row)), key=lambda v: (row[v].workspace, row[v].time))
+        return min(fit, key=lambda v: (row[v].time, row[v].workspace))
+
     def ends(self, copy_ns: I64) -> I64:
         """Return for each stage and node the stage in which a copy ends that begins with the stage: int64[n, n].
 

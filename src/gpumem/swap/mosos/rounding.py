@@ -76,17 +76,10 @@ def automatic(nodes: Nodes, schedule: Schedule, limit: int, rules: Rules = ALL) 
         [nodes.implementations[j][v].workspace for j, v in zip(schedule.node.tolist(), schedule.by.tolist())], np.int64
     )
     room = limit - used
-    by = schedule.by if rules.by is not None else np.array([_fit(nodes, j, x) for j, x in zip(schedule.node, room)])
+    by = schedule.by if rules.by is not None else np.array([nodes.fitting(j, x) for j, x in zip(schedule.node, room)])
     chosen = [nodes.implementations[j][v] for j, v in zip(schedule.node.tolist(), by.tolist())]
     memory = used + np.array([x.workspace for x in chosen], np.int64)
     return replace(schedule, by=by, memory=memory, time=sum(x.time for x in chosen))
-
-
-def _fit(nodes: Nodes, j: int, room: int) -> int:
-    """The fastest implementation of a node within so much workspace, else the one of least."""
-    row = nodes.implementations[j]
-    fit = [v for v, x in enumerate(row) if x.workspace <= room]
-    return min(fit, key=lambda v: row[v].time) if fit else min(range(len(row)), key=lambda v: row[v].workspace)
 
 
 @dataclass(frozen=True, slots=True)

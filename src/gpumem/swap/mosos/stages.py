@@ -18,12 +18,12 @@ from gpumem.base import work
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
-from gpumem.swap.facts.operators import Menu, menu_of
+from gpumem.swap.facts.operators import Menu, menu_of, recorded
 from gpumem.swap.facts.recompute import barred, recomputable
 from gpumem.swap.mosos._merge import Groups, merged
 from gpumem.swap.mosos.problem import Implementation, Nodes
 from gpumem.swap.plan import Swap, Variant
-from gpumem.swap.plan.gaps import gaps
+from gpumem.swap.plan.gaps import around, gaps
 from gpumem.swap.plan.values import Origins
 from gpumem.swap.plan.variants import own_workspaces
 from gpumem.trace import I64, Bool, Csr, Trace
@@ -93,7 +93,7 @@ class Stages(Shown):
         ways = menu_of(trace, machine) if algorithms is None else algorithms
         duration, away = machine.durations(trace), [swap.buffer for swap in parked]
         groups = (
-            Groups.of(trace, least, _others(trace, away))
+            Groups.of(trace, least, ~np.isin(np.arange(len(trace.buffers)), away))
             if most is None
             else merged(trace, duration, least, most, away)
         )
@@ -134,13 +134,7 @@ class _Builder:
             for t, each in work.all_of(enumerate(ways))
         )
         nodes = Nodes(rows, deps, size, held, again, size > 0, out, into)
-        own = own_workspaces(trace)
-        runs = [
-            Variant(op, trace.ops.name[op], int(self.duration[op]), int(trace.buffers.size[own[op]]))
-            for op in self.menu
-            if op in own
-        ]
-        return Stages(trace, nodes, first, outputs, ways, {way.op: way for way in runs}, self.parked)
+        return Stages(trace, nodes, first, outputs, ways, recorded(trace, self.machine, self.menu), self.parked)
 
     def deps(self, stage: I64) -> Csr:
         """The nodes whose outputs each node touches, but for its own."""
@@ -169,7 +163,7 @@ class _Builder:
             away[int(b.start[j])] += b.size[j]
             mine[j] = True
         inner = np.flatnonzero(~mine & ~b.host & ~trace.eternal & (b.start < n))
-        room = _over(b.start[inner], np.minimum(b.end[inner], end[stage[b.start[inner]]]), b.size[inner], n)
+        room = around(b.start[inner], np.minimum(b.end[inner], end[stage[b.start[inner]]]), b.size[inner], n)
         return trace.load() - away - room, room
 
     def ways_of(self, t: int, load: I64) -> tuple[tuple[Variant, ...], ...]:
@@ -226,12 +220,6 @@ class _Builder:
         return bool((mine | (np.minimum(v.last, leaves[v.read])[rows] >= until)).all())
 
 
-def _others(trace: Trace, away: Sequence[int]) -> Bool:
-    others = np.ones(len(trace.buffers), np.bool_)
-    others[list(away)] = False
-    return others
-
-
 def _best(rows: list[tuple[Variant, ...]], load: I64) -> list[tuple[Variant, ...]]:
     """Those that no other beats in both time and the largest load with workspaces, the fastest first."""
     costs = [(sum(way.duration for way in row), max(int(load[way.op]) + way.workspace for way in row)) for row in rows]
@@ -240,12 +228,3 @@ def _best(rows: list[tuple[Variant, ...]], load: I64) -> list[tuple[Variant, ...
         if not found or costs[k][1] < costs[found[-1]][1]:
             found.append(k)
     return [rows[k] for k in found]
-
-
-def _over(start: I64, end: I64, size: I64, n: int) -> I64:
-    """Add up `size` over the ops `[start, end)`, none of which wraps."""
-    change = np.zeros(n + 1, np.int64)
-    np.add.at(change, start, size)
-    np.add.at(change, end, -size)
-    total: I64 = np.cumsum(change)[:n]
-    return total

@@ -255,10 +255,5 @@ def fastest_that_fit(nodes: Nodes, limit: int) -> I64:
     >>> fastest_that_fit(nodes, 12), fastest_that_fit(nodes, 13)
     (array([1]), array([0]))
     """
-    chosen = []
-    for t, row in enumerate(nodes.implementations):
-        used = int(nodes.held[t] + nodes.size[t] + nodes.size[np.unique(nodes.deps[t])].sum())
-        order = sorted(range(len(row)), key=lambda v: (row[v].time, row[v].workspace))
-        small = min(order, key=lambda v: row[v].workspace)
-        chosen.append(next((v for v in order if used + row[v].workspace <= limit), small))
-    return np.array(chosen, np.int64)
+    used = nodes.held + nodes.size + [sum(nodes.size[j] for j in {*row}) for row in nodes.deps.tolist()]
+    return np.array([nodes.fitting(t, limit - x) for t, x in enumerate(used.tolist())], np.int64)

@@ -38,43 +38,17 @@ class Spans(Shown):
 class Gaps(Spans):
     """Columns over the gaps of a trace, by buffer, then in the order of its lifetime.
 
-    `buffer`; `after`, `before` (ops of the two accesses, `before >= n` where the gap wraps); `epoch` (how
-    many accesses of this lifetime, through `after`, write the buffer: a value on the host is still good
-    while it stays the same); `writes` (how many do in all); `forever` (the buffer never dies, its gaps go round).
+    `buffer`; `after`, `before` (ops of the two accesses, `before >= n` where the gap wraps); `size` in bytes; `value`
+    (gaps between which nothing writes keep the same value, numbered over all buffers; in a buffer that lives for ever
+    the last value goes on into the next iteration, up to the first write there); `since` (`after`, counted on from the
+    iteration in which the value was made, so that the gaps of a value ascend); `constant` (nothing ever writes the
+    buffer, which lives for ever, so that the host always holds its value).
     """
 
-    epoch: I64
-    writes: I64
-    forever: Bool
-
-    @property
-    def constant(self) -> Bool:
-        """Which gaps are of a buffer that lives for ever and that nothing writes: the host always holds its value."""
-        never: Bool = self.forever & (self.writes == 0)
-        return never
-
-    @property
-    def value(self) -> I64:
-        """Which value each gap keeps, numbered over all buffers: gaps between which nothing writes keep the same.
-
-        In a buffer that lives for ever the last value goes on into the next iteration, up to the first write there.
-        """
-        stride = self.writes.max(initial=0) + 1  # above any epoch, so no two values have one key
-        key = self.buffer * stride + np.where(self.goes_on, self.writes, self.epoch)
-        return np.unique(key, return_inverse=True)[1].astype(np.int64)
-
-    @property
-    def goes_on(self) -> Bool:
-        """Which gaps keep what was written last in the iteration before, in a buffer that lives for ever."""
-        old: Bool = self.forever & (self.writes > 0) & (self.epoch == 0)
-        return old
-
-    @strict
-    def unrolled(self, trace: Trace) -> I64:
-        """Return `after`, counted on from the start of its value, so that the gaps of a value ascend."""
-        start, n = trace.buffers.start[self.buffer], trace.n
-        after: I64 = start + (self.after - start) % n + np.where(self.goes_on, n, 0)
-        return after
+    size: I64
+    value: I64
+    since: I64
+    constant: Bool
 
 
 @strict
@@ -91,8 +65,8 @@ def gaps(trace: Trace) -> Gaps:
     >>> from gpumem.trace import Buffers, Ops
     >>> ops = Ops.make([[], [0], []], [[0], [], [0]])
     >>> found = gaps(Trace(Buffers.make([8], [0], [3], persistent=[True]), ops))
-    >>> found.after, found.before, found.epoch
-    (array([0, 1, 2]), array([1, 2, 3]), array([1, 1, 2]))
+    >>> found.after, found.before, found.value
+    (array([0, 1, 2]), array([1, 2, 3]), array([0, 0, 1]))
     """
     n, b, touched = trace.n, trace.buffers, trace.accesses()
     buffer, op = touched.op.rows(), touched.op.idx
@@ -100,15 +74,25 @@ def gaps(trace: Trace) -> Gaps:
     order = np.lexsort((life, buffer))
     buffer, op, life, write = buffer[order], op[order], life[order], touched.writes[order].astype(np.int64)
     total = np.bincount(buffer, write, len(b)).astype(np.int64)
-    before_buffer = np.concatenate([[0], np.cumsum(total)])[buffer]
-    epoch = np.cumsum(write) - before_buffer
+    epoch = np.cumsum(write) - np.concatenate([[0], np.cumsum(total)])[buffer]  # writes of this lifetime so far
 
     final = np.diff(buffer, append=-1) != 0
     following = np.where(final, np.searchsorted(buffer, buffer), np.arange(1, len(buffer) + 1))
-    forever = trace.eternal[buffer]
+    forever, writes = trace.eternal[buffer], total[buffer]
     keep = ~b.host[buffer] & (~final | forever)
-    length = life[following] - life + n * final
-    return Gaps(buffer, op, op + length, epoch, total[buffer], forever).where(keep)
+    goes_on = forever & (writes > 0) & (epoch == 0)  # what was written last in the iteration before
+    key = buffer * (total.max(initial=0) + 1) + np.where(goes_on, writes, epoch)
+    value = np.zeros(len(key), np.int64)
+    value[keep] = np.unique(key[keep], return_inverse=True)[1]
+    return Gaps(
+        buffer,
+        op,
+        op + life[following] - life + n * final,
+        b.size[buffer],
+        value,
+        b.start[buffer] + life + n * goes_on,
+        forever & (writes == 0),
+    ).where(keep)
 
 
 def needs_copy_out(chosen: Gaps) -> Bool:
@@ -116,9 +100,8 @@ def needs_copy_out(chosen: Gaps) -> Bool:
 
     The gaps come in the order of `gaps`. Of the gaps of one value the first is dirty, unless nothing ever writes it.
     """
-    value, dirty = chosen.value, np.zeros(len(chosen), np.bool_)
-    order = np.lexsort((chosen.goes_on, value))  # of each value, the gaps before the boundary first
-    dirty[order] = np.diff(value[order], prepend=-1) > 0
+    dirty, order = np.zeros(len(chosen), np.bool_), np.lexsort((chosen.since, chosen.value))
+    dirty[order] = np.diff(chosen.value[order], prepend=-1) > 0
     return dirty & ~chosen.constant
 
 
@@ -136,9 +119,9 @@ def straddle(found: Gaps, ops: Bool) -> Bool:
     return inside
 
 
-def without(load: I64, found: Gaps, size: I64) -> I64:
-    """Return the load with `size` bytes absent over each whole gap."""
-    return load - around(found.after + 1, found.before, size, len(load))
+def without(load: I64, found: Gaps) -> I64:
+    """Return the load with the buffer of each gap absent over the whole of it."""
+    return load - around(found.after + 1, found.before, found.size, len(load))
 
 
 def around(start: I64, end: I64, size: I64, n: int) -> I64:
@@ -156,19 +139,15 @@ def around(start: I64, end: I64, size: I64, n: int) -> I64:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Windows(Spans):
+class Windows(Gaps):
     """Columns over gaps, ascending by value, then by `after`.
 
-    `buffer`; `after`, `before`: the accesses, in ops since the iteration in which the value was made; `size` in
-    bytes; `value`: gaps of one value share its host copy, which can be made from the end of op
-    `opens` on; `constant`: nothing ever writes the buffer, which lives for ever, so that the host always holds it;
-    `out_ns`, `in_ns`: the copies in ns, `out_ns` 0 of a constant.
+    As `Gaps`, but that `after` and `before` are in ops since the iteration in which the value was made, so that `since`
+    is `after`. Gaps of one value share its host copy, which can be made from the end of op `opens` on; `out_ns`,
+    `in_ns`: the copies in ns, `out_ns` 0 of a constant.
     """
 
-    size: I64
-    value: I64
     opens: I64
-    constant: Bool
     out_ns: I64
     in_ns: I64
 
@@ -186,19 +165,10 @@ def windows(trace: Trace, machine: Machine) -> Windows:
     (array([3]), array([5]))
     """
     g = gaps(trace)
-    size, value, after = trace.buffers.size[g.buffer], g.value, g.unrolled(trace)
     opens = np.full(len(g), np.iinfo(np.int64).max)
-    np.minimum.at(opens, value, after)
-    w = Windows(
-        g.buffer,
-        after,
-        after + g.before - g.after,
-        size,
-        value,
-        opens[value],
-        g.constant,
-        np.where(g.constant, 0, machine.out.copy_ns(size)),
-        machine.into.copy_ns(size),
-    )
-    w = w.where((size > 0) & (g.before > g.after + 1))
+    np.minimum.at(opens, g.value, g.since)
+    out_ns, in_ns = np.where(g.constant, 0, machine.out.copy_ns(g.size)), machine.into.copy_ns(g.size)
+    before, same = g.since + g.before - g.after, (g.size, g.value, g.since, g.constant)
+    w = Windows(g.buffer, g.since, before, *same, opens[g.value], out_ns, in_ns)
+    w = w.where((g.size > 0) & (g.before > g.after + 1))
     return w.where(np.lexsort((w.after, w.value)))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.simulator.machine import Machine
-from gpumem.swap.facts.operators import Menu
+from gpumem.swap.facts.operators import Menu, recorded
 from gpumem.swap.plan import Plan, Variant
 from gpumem.swap.plan.variants import own_workspaces
 from gpumem.trace import I64, Trace
@@ -47,20 +47,13 @@ class Ways(NamedTuple):
         )
 
 
-def recorded_ways(trace: Trace, machine: Machine, ops: Sequence[int]) -> dict[int, Variant]:
-    """Return how these ops run in the trace."""
-    own, duration, size = own_workspaces(trace), machine.durations(trace), trace.buffers.size
-    held = {op: int(size[own[op]]) if op in own else 0 for op in ops}
-    return {op: Variant(op, trace.ops.name[op], int(duration[op]), held[op]) for op in ops}
-
-
 def choices_of(trace: Trace, machine: Machine, menu: Menu, plan: Plan | None = None) -> Choices:
     """Return the ways of each op that has more than one: of the menu, as recorded, and as a plan has it."""
     ways = {op: list(row) for op, row in menu.items()}
     for d in () if plan is None else plan.decisions:
         if isinstance(d, Variant) and d.at == -1:
             ways.setdefault(d.op, []).append(d)
-    for op, way in recorded_ways(trace, machine, [*ways]).items():
+    for op, way in recorded(trace, machine, [*ways]).items():
         ways[op].insert(0, way)
     own, b = own_workspaces(trace), trace.buffers
     for op in [op for op in ways if op in own and (b.persistent[own[op]] or b.end[own[op]] != op + 1)]:

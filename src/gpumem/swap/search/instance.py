@@ -10,13 +10,13 @@ import numpy as np
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.load import at_places
-from gpumem.swap.facts.operators import Menu
+from gpumem.swap.facts.operators import Menu, recorded
 from gpumem.swap.facts.recompute import barred, recomputable
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.plan import Plan, Recompute, Swap, Variant
 from gpumem.swap.plan.gaps import Spans, Windows, around, gaps, windows
 from gpumem.swap.search._evaluate import FAR, SwapProblem
-from gpumem.swap.search._operator_choices import Choices, Ways, choices_of, fastest, recorded_ways
+from gpumem.swap.search._operator_choices import Choices, Ways, choices_of, fastest
 from gpumem.swap.search._recompute_state import Replays
 from gpumem.trace import F64, I64, Bool, Trace
 
@@ -57,14 +57,14 @@ class Instance:
         best plan that is known. `tails`, int64[B]: until when what is dead could be held, -1 where it could not.
         """
         choices = choices_of(trace, machine, algorithms, plan) if recompute else ()
-        recorded = recorded_ways(trace, machine, [ways[0].op for ways in choices])
+        as_is = recorded(trace, machine, [ways[0].op for ways in choices])
         p, r, w = problem(
             trace, machine, goal, placed=placed, recompute=recompute, plan=plan, choices=choices, least=least
         )
         could = np.full(len(r.made.size), -1)
         if tails is not None:
             could[: len(tails)] = np.where(r.made.lives[: len(tails)], tails, -1)
-        return cls(trace, goal, choices, recorded, p, r, w, could)
+        return cls(trace, goal, choices, as_is, p, r, w, could)
 
 
 def problem(

@@ -10,7 +10,8 @@ is where decides who goes::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,38 +23,11 @@ from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.plan.gaps import Gaps, gaps
+from gpumem.swap.plan import Plan
 from gpumem.swap.snu.addresses import FITS, Pieces
+from gpumem.swap.snu.residents import Residents, Tally, swaps
 from gpumem.trace import I64, Trace
 from gpumem.trace.placement import NOWHERE, Placement
-
-
-@dataclass(slots=True)
-class Tally:
-    """What one iteration did, and where."""
-
-    copies_in: int = 0
-    copies_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    copies_ns: int = 0  # one after the other
-    dropped: int = 0  # evictions of CLEAN buffers
-    runs: int = 0  # evictions of neighbours, where no single resident was large enough
-    scattered: int = 0  # buffers for which somebody had to go although there were bytes enough, not in one piece
-    most_scattered: int = 0  # the most bytes that were free at such a moment
-    final: dict[int, int] = field(default_factory=dict)  # gap -> the op for which its buffer was evicted
-    placed: dict[tuple[int, int], int] = field(default_factory=dict)  # buffer and op -> its offset from then on
-
-    @property
-    def copies(self) -> int:
-        """Both ways."""
-        return self.copies_in + self.copies_out
-
-    @property
-    def bytes(self) -> int:
-        """Both ways."""
-        return self.bytes_in + self.bytes_out
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -161,88 +135,27 @@ def by_address(
     seen = ByAddress(tuple(turns[-period:] if period else turns[1:]), period, computation)
     if period != 1:
         return seen
-    plan = _plan(trace, run.gaps, turns[-1])
+    plan = Plan.of(trace, swaps(run.gaps, turns[-1].evicted(run.gaps, trace.n)), blocking=True)
     return replace(seen, plan=plan, placement=_placement(trace, plan, run, turns[-1], alignment))
 
 
-class _Run:
-    """Who is where, and what the host has."""
+class _Run(Residents):
+    """Swapping on demand in pieces of a pool."""
 
     def __init__(self, trace: Trace, machine: Machine, pool: Pieces, alignment: int) -> None:
-        b, n = trace.buffers, trace.n
-        self.trace, self.pool, self.gaps = trace, pool, gaps(trace)
-        self.size, self.wide = b.size.tolist(), (-(-b.size // alignment) * alignment).tolist()
-        self.out_ns, self.in_ns = machine.out.copy_ns(b.size).tolist(), machine.into.copy_ns(b.size).tolist()
-        self.begins = self.gaps.rows(n)  # (buffer, op) -> the gap that begins there
-        mortal = np.flatnonzero(~b.host & ~trace.eternal)
-        self.starts: list[list[int]] = [[] for _ in range(n)]
-        self.ends: list[list[int]] = [[] for _ in range(n)]
-        for j in mortal.tolist():
-            self.starts[b.start[j]].append(j)
-            self.ends[(b.end[j] - 1) % n].append(j)
-        self.touched = [[j for j in dict.fromkeys((*op.reads, *op.writes)) if not b.host[j]] for op in trace.ops]
-        self.writes = [set(op.writes) for op in trace.ops]
-        self.used: dict[int, None] = {}  # who can go, the least recently used first
-        self.away: dict[int, int] = {}  # buffer -> the op for which it was evicted
-        self.gap: dict[int, int] = {}  # buffer -> the gap that it is in
-        self.on_host: set[int] = set()
-        self.room = machine.pinned
-        self.turn = Tally()
-        self._begin()
+        self.pool, self.wide = pool, (-(-trace.buffers.size // alignment) * alignment).tolist()
+        super().__init__(trace, machine)
 
-    def _begin(self) -> None:
-        """Bring in what crosses the boundary, first what has no gap there."""
-        wraps = np.flatnonzero(self.gaps.before >= self.trace.n)
-        wraps = wraps[np.argsort(self.gaps.after[wraps], kind="stable")]
-        self.gap = {int(self.gaps.buffer[k]): int(k) for k in wraps}
-        inside = np.flatnonzero(self.trace.crossing & ~self.trace.buffers.host).tolist()
-        for b in (*(b for b in inside if b not in self.gap), *self.gap):
-            self._place(b, 0)
+    def begin(self, staying: Iterable[int]) -> None:
+        for b in (*staying, *self.gap):
+            self.place(b, 0)
             if b in self.gap and self.size[b]:
                 self.used[b] = None
 
     def key(self) -> object:
-        """Return all that the next iteration depends on."""
-        away = tuple(sorted(self.away.items()))
-        return tuple(self.pool.rows), tuple(self.used), away, frozenset(self.on_host)
+        return tuple(self.pool.rows), super().key()
 
-    def advance(self) -> Tally:
-        """Follow one iteration op by op."""
-        self.turn = Tally()
-        for i, operands in enumerate(self.touched):
-            for b in operands:
-                self.used.pop(b, None)
-            for b in self.starts[i]:
-                self._place(b, i)
-            for b in operands:
-                if b in self.away:
-                    self._place(b, i)
-                    self.turn.copies_in += 1
-                    self.turn.bytes_in += self.size[b]
-                    self.turn.copies_ns += self.in_ns[b]
-            for b in operands:
-                self._touch(b, i)
-            for b in self.ends[i]:
-                self.used.pop(b, None)
-                self._forget(b)
-                if self.size[b]:
-                    self.pool.give_back(b)
-        return self.turn
-
-    def _touch(self, b: int, op: int) -> None:
-        """The op has used `b`: a gap ends, another may begin."""
-        ended, away = self.gap.pop(b, None), self.away.pop(b, -1)
-        if ended is not None and away >= 0:
-            self.turn.final[ended] = away
-        if b in self.writes[op]:
-            self._forget(b)
-        if (begun := self.begins.get((b, op))) is not None:
-            self.gap[b] = begun
-            if self.size[b]:
-                self.used[b] = None
-
-    def _place(self, b: int, op: int) -> None:
-        """Give `b` a piece of the pool, and evict whom that takes."""
+    def place(self, b: int, op: int) -> None:
         size, pool = self.wide[b], self.pool
         if not size:
             return
@@ -252,7 +165,7 @@ class _Run:
                 self.turn.scattered += 1
                 self.turn.most_scattered = max(self.turn.most_scattered, free)
             for victim in self._victims(size):
-                self._evict(victim, op)
+                self.evict(victim, op)
             at = pool.find(size)
         if at < 0:
             missing = size - pool.largest()[0]
@@ -263,43 +176,16 @@ class _Run:
 
     def _victims(self, size: int) -> list[int]:
         """The least recently used resident of at least `size` bytes, or else a run of neighbours."""
+        if (one := next((b for b in self.used if self.wide[b] >= size and self.may_go(b)), None)) is not None:
+            return [one]
         dirty = {b: 0 if b in self.on_host else self.size[b] for b in self.used}
-        for b in self.used:
-            if self.wide[b] >= size and dirty[b] <= self.room:
-                return [b]
         run = self.pool.run(size, self.used, dirty, self.room)
         self.turn.runs += bool(run)
         return run
 
-    def _evict(self, b: int, op: int) -> None:
-        """Take `b` off the device for `op`; a DIRTY buffer is copied out first, a CLEAN one dropped."""
-        del self.used[b]
-        self.away[b] = op
-        self.pool.give_back(b)
-        if b in self.on_host:
-            self.turn.dropped += 1
-            return
-        self.turn.copies_out += 1
-        self.turn.bytes_out += self.size[b]
-        self.turn.copies_ns += self.out_ns[b]
-        self.room -= self.size[b]
-        self.on_host.add(b)
-
-    def _forget(self, b: int) -> None:
-        """Give back what the host keeps of `b`: the value is gone."""
-        if b in self.on_host:
-            self.on_host.remove(b)
-            self.room += self.size[b]
-
-
-def _plan(trace: Trace, found: Gaps, turn: Tally) -> Plan:
-    """The evictions of one iteration, in the order in which they come about."""
-    chosen = found.where(np.array(sorted(turn.final), np.int64))
-    evicted = np.array([turn.final[k] for k in sorted(turn.final)], np.int64)
-    release = chosen.after + 1 + (evicted - chosen.after - 1) % trace.n
-    order = np.lexsort((chosen.buffer, chosen.after, release))
-    chosen, release = chosen.where(order), release[order]
-    return Plan.of(trace, Swap.each(chosen, release, chosen.before, release - 1), blocking=True)
+    def give_back(self, b: int) -> None:
+        if self.size[b]:
+            self.pool.give_back(b)
 
 
 def _placement(trace: Trace, plan: Plan, run: _Run, turn: Tally, alignment: int) -> Placement:

@@ -77,7 +77,7 @@ def heuristic(trace: Trace, machine: Machine, limit: int, *, seconds: float | No
     chosen, room, host = select(trace, machine, limit, line)
     if room.over:
         raise NotReached(room.peak, limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
-    return Plan.of(trace, host.settle(overlap(trace, machine, chosen, room, line)))
+    return Plan.of(trace, host.settle(overlap(machine, chosen, room, line)))
 
 
 def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, LiveBytes, Pinned]:
@@ -87,12 +87,12 @@ def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[
     hold on the host. `line` is the unswapped iteration; the others as in `heuristic`.
     """
     room, found = LiveBytes.of(trace, limit), gaps(trace)
-    found = found.where(straddle(found, trace.load() > limit) & (trace.buffers.size[found.buffer] > 0))
-    size, host = trace.buffers.size[found.buffer], Pinned(trace, found, machine.pinned)
-    order, free, value = largest_first(found, size, line), found.constant, found.value
-    again = Csr.grouped(value, np.arange(len(value)), len(value))  # the gaps of each value
-    time, in_ns = lasts(found, line), machine.into.copy_ns(size)
-    pair_ns = in_ns + np.where(free, 0, machine.out.copy_ns(size))
+    found = found.where(straddle(found, trace.load() > limit) & (found.size > 0))
+    host, order = Pinned(trace, found, machine.pinned), largest_first(found, line)
+    free, value = found.constant, found.value
+    again = Csr.grouped(value, np.arange(len(value)), int(value.max(initial=-1)) + 1)  # the gaps of each value
+    time, in_ns = lasts(found, line), machine.into.copy_ns(found.size)
+    pair_ns = in_ns + np.where(free, 0, machine.out.copy_ns(found.size))
     for short in (False, True):  # gaps that are too short for their copies only where the others do not do
         now = order[short | (time >= pair_ns)[order]]
         for k in work.each([*now[free[now]].tolist(), *now[~free[now]].tolist()]):

@@ -24,16 +24,16 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import FAR, fits
 from gpumem.swap.facts.options import check_start, option
-from gpumem.swap.fluid import Fluid, PlacedProgram, Solution, WholeProgram, in_a_row, refine, relax
+from gpumem.swap.fluid import Fluid, PlacedProgram, WholeProgram, in_a_row, refine, relax
 from gpumem.swap.fluid.whole import FEWER
 from gpumem.swap.incumbent import Incumbent, as_it_is
-from gpumem.swap.linear_programs import INFEASIBLE, Solved
+from gpumem.swap.linear_programs import INFEASIBLE
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import windows
 from gpumem.swap.planner import SWAPS, PlannerRecord, Proposal, plan_only, plans
 from gpumem.swap.snu.heuristic import heuristic
 from gpumem.swap.snu.realise import Away, all_orders, overlapped, ways
-from gpumem.trace import I64, Trace
+from gpumem.trace import F64, I64, Trace
 
 ROUNDS, SIZE = 6, 10_000  # linear programs, and their variables, to find breakpoints
 COARSE, COARSEST = 16, 0.01  # breakpoints, and the least size of a gap by the peak load, of the first program
@@ -208,9 +208,9 @@ class _Search(Incumbent):
     def round(self, f: Fluid, breaks: I64, *, sure: bool) -> I64:
         """Solve the program once; return instants to look at the next time."""
         program = WholeProgram(f, breaks, self.trace.peak_load, self.limit, self.host)
-        _, solution = self.solve(program, sure)
-        self.left = solution is not None
-        return breaks[:0] if solution is None else self.large(Away.of(f, breaks, solution))
+        x = self.solve(program, sure)
+        self.left = x is not None
+        return breaks[:0] if x is None else self.large(Away.of(f, breaks, *program.gone_at(x)))
 
     @property
     def host(self) -> I64 | None:
@@ -223,13 +223,13 @@ class _Search(Incumbent):
         w = program.f.w
         return float(w.out_ns.sum() + w.in_ns.sum()) + self.base
 
-    def solve(self, program: WholeProgram, sure: bool) -> tuple[Solved, Solution | None]:
-        """Solve the program for what is better than the incumbent; note what that proves."""
+    def solve(self, program: WholeProgram, sure: bool) -> F64 | None:
+        """Solve the program for what is better than the incumbent, if there is such a solution; note what is proved."""
         best = min(self.stall - max(self.gap * (self.base + self.stall), 0.5), self.most(program))
         nodes = None if work.hurried() else NODES
-        found, solution = program.in_whole(best=best, gap=self.gap, nodes=nodes, sure=sure)
+        found = program.rows.solve(best=best, gap=self.gap, nodes=nodes, sure=sure)
         self.raise_bound(best if found.status == INFEASIBLE else found.bound, sure)
-        return found, solution
+        return found.x
 
     def exactly(self, f: Fluid, sure: bool) -> None:
         """Solve the program that says what a plan says; look at every order of copies, and tell it what that takes."""
@@ -237,10 +237,10 @@ class _Search(Incumbent):
         for _ in range((TURNS if work.hurried() else FEW) if sure else COARSE):
             if self.done or work.over() or not self.left:
                 break
-            found, _ = self.solve(program, sure)
-            if found.x is None:
+            x = self.solve(program, sure)
+            if x is None:
                 break
-            said = program.said(found.x)
+            said = program.said(x)
             plans, self.left = all_orders(f.w.where(said[0]), said[1], said[2], f.n, self.machine.duplex)
             times = [self.judge.offer(Plan.of(self.trace, swaps)) for swaps in work.each(plans)]
             if work.over():  # some orders may be left, so nothing is known of what this takes

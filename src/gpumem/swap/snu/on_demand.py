@@ -27,13 +27,14 @@ from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.options import check_numbers, option
 from gpumem.swap.facts.pinned import Pinned
-from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.plan.gaps import Gaps, gaps
+from gpumem.swap.plan import Plan
+from gpumem.swap.plan.gaps import Gaps
 from gpumem.swap.planner import PlannerRecord, plans
-from gpumem.swap.snu.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, Residency
+from gpumem.swap.snu.residents import Residents, swaps
 from gpumem.trace import I64, Trace
 
 VICTIMS = ("lru", "snu")
+COUNTS = ("copies_in", "copies_out", "bytes_in", "bytes_out", "copies_ns", "dropped", "short")  # of a `Tally`
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -138,25 +139,24 @@ def on_demand(
     ----------
     Zhang et al. 2019, section V; J. Lee's thesis, Seoul National University, sections 5.3 and 5.4.
     """
-    _check(victim, iterations)
     if fits(trace, limit):
         return Plan.of(trace)
     if work.over():
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
-    seen = _follow(trace, machine, limit, victim, iterations)
+    seen = follow(trace, machine, limit, victim=victim, iterations=iterations)
     evicted, room = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned)
     if room.over:
         raise NotReached(room.peak, limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
-    return Plan.of(trace, _swaps(seen.gaps, evicted), blocking=blocking)
+    return Plan.of(trace, swaps(seen.gaps, evicted), blocking=blocking)
 
 
 @strict
 def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> OnDemandRun:
     """Follow swapping on demand from one iteration to the next until its state repeats; see `on_demand`.
 
-    What the last iteration did is returned. What cannot be evicted stays, even above the limit: `short` counts that.
-    The first iteration begins with all on the device that crosses the boundary, where it fits. Errors as in
-    `on_demand`.
+    What the last iteration did is returned; it is the last one that there is time for, the first at least. What cannot
+    be evicted stays, even above the limit: `short` counts that. The first iteration begins with all on the device that
+    crosses the boundary, where it fits. Errors as in `on_demand`.
 
     Examples
     --------
@@ -168,58 +168,49 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
     """
     if limit < 1:
         raise ValueError(f"limit: {limit} bytes is below 1")
-    _check(victim, iterations)
-    return _follow(trace, machine, limit, victim, iterations)
-
-
-def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations: int) -> OnDemandRun:
-    """At least one iteration, until the state repeats or the time is up."""
-    found = gaps(trace)
-    state = Residency.make(trace, found)
-    known: dict[bytes, int] = {}
-    period = 0
-    for turn in range(iterations):
-        state.advance(limit, machine.pinned, victim == "snu")
-        if (key := state.key()) in known:
-            period = turn - known[key]
-            break
-        known[key] = turn
-        if work.over():
-            break
-    count = state.tally.tolist()
-    release = found.after + 1 + (state.final - found.after - 1) % trace.n
-    evicted = np.where(state.final >= 0, release, -1)
-    return OnDemandRun(
-        found,
-        evicted,
-        copies_in=count[COPIES_IN],
-        copies_out=count[COPIES_OUT],
-        bytes_in=count[BYTES_IN],
-        bytes_out=count[BYTES_OUT],
-        copies_ns=round(
-            count[COPIES_IN] * machine.into.latency_ns
-            + count[BYTES_IN] * machine.into.ns_per_byte
-            + count[COPIES_OUT] * machine.out.latency_ns
-            + count[BYTES_OUT] * machine.out.ns_per_byte
-        ),
-        dropped=count[DROPPED],
-        short=count[SHORT],
-        iterations=turn + 1,
-        period=period,
-    )
-
-
-def _check(victim: str, iterations: int) -> None:
     one_of("victim", victim, VICTIMS)
     check_numbers(iterations=iterations)
+    state, known, period = _Bytes(trace, machine, limit, victim == "snu"), dict[object, int](), 0
+    for turn in range(iterations):
+        tally = state.advance()
+        period = turn - known.setdefault(state.key(), turn)
+        if period or work.over():
+            break
+    counts = {name: getattr(tally, name) for name in COUNTS}
+    evicted = tally.evicted(state.gaps, trace.n)
+    return OnDemandRun(state.gaps, evicted, **counts, iterations=turn + 1, period=period)
 
 
-def _swaps(found: Gaps, evicted: I64) -> list[Swap]:
-    """The evictions as decisions, in the order in which they come about."""
-    taken = np.flatnonzero(evicted >= 0)
-    taken = taken[np.lexsort((found.buffer[taken], found.after[taken], evicted[taken]))]
-    chosen, release = found.where(taken), evicted[taken]
-    return Swap.each(chosen, release, chosen.before, release - 1)
+class _Bytes(Residents):
+    """Swapping on demand where bytes count wherever they are."""
+
+    def __init__(self, trace: Trace, machine: Machine, limit: int, snu: bool) -> None:
+        self.limit, self.snu = limit, snu
+        self.held = int(trace.buffers.size[~trace.buffers.host & trace.crossing].sum())
+        super().__init__(trace, machine, ascending=True)
+
+    def begin(self, staying: Iterable[int]) -> None:
+        self.used |= {b: None for b in self.gap if self.size[b]}
+
+    def place(self, b: int, op: int) -> None:
+        self.held += self.size[b]
+        if self.snu and self.held > self.limit:  # one buffer that is large enough, if there is one
+            self._evict_one(self.held - self.limit, op)
+        while self.held > self.limit and self._evict_one(0, op):
+            pass
+
+    def _evict_one(self, least: int, op: int) -> bool:
+        """Evict the least recently used with at least `least` bytes that the host has room for, if there is one."""
+        victim = next((b for b in self.used if self.size[b] >= least and self.may_go(b)), None)
+        if victim is not None:
+            self.evict(victim, op)
+        return victim is not None
+
+    def give_back(self, b: int) -> None:
+        self.held -= self.size[b]
+
+    def is_short(self) -> bool:
+        return self.held > self.limit
 
 
 def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) -> tuple[I64, LiveBytes]:
@@ -227,7 +218,7 @@ def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) ->
 
     They are kept if the host has room for them, else this begins with none.
     """
-    size, host = trace.buffers.size[found.buffer], Pinned(trace, found, pinned)
+    size, host = found.size, Pinned(trace, found, pinned)
     release = np.where(evicted >= 0, evicted, found.before)
     taken = np.flatnonzero(evicted >= 0).tolist()
     if not all(host.take(k, int(release[k]) - 1, int(found.before[k])) for k in taken):

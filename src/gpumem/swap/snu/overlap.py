@@ -11,10 +11,10 @@ from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Gaps, lasts, needs_copy_out
-from gpumem.trace import I64, Trace
+from gpumem.trace import I64
 
 
-def overlap(trace: Trace, machine: Machine, chosen: Gaps, room: LiveBytes, line: Timeline) -> list[Swap]:
+def overlap(machine: Machine, chosen: Gaps, room: LiveBytes, line: Timeline) -> list[Swap]:
     """Move the copies of the chosen gaps, the largest first, to where they overlap computation.
 
     Parameters as in AutoSwap's `schedule`; the swaps come in the order of `chosen`.
@@ -26,10 +26,8 @@ def overlap(trace: Trace, machine: Machine, chosen: Gaps, room: LiveBytes, line:
     needs room had better wait for a copy that ends soon. O(m log n) for m gaps, plus the copies that lie in each
     other's way on the link.
     """
-    size = trace.buffers.size[chosen.buffer]
-    times = Times.of(line)
-    order = largest_first(chosen, size, line).tolist()
-    leaves, gone, comes = _reserve(machine, chosen, size, order, times)
+    times, size, order = Times.of(line), chosen.size, largest_first(chosen, line).tolist()
+    leaves, gone, comes = _reserve(machine, chosen, order, times)
     release, prefetch = chosen.after + 1, chosen.before.copy()
     for k in order:
         if comes[k] >= 0:
@@ -42,14 +40,14 @@ def overlap(trace: Trace, machine: Machine, chosen: Gaps, room: LiveBytes, line:
     return Swap.each(chosen, release, prefetch, out)
 
 
-def largest_first(found: Gaps, size: I64, line: Timeline) -> I64:
+def largest_first(found: Gaps, line: Timeline) -> I64:
     """Return the order by size, of equal gaps the longer in time first."""
-    return np.lexsort((-lasts(found, line), -size))
+    return np.lexsort((-lasts(found, line), -found.size))
 
 
-def _reserve(machine: Machine, chosen: Gaps, size: I64, order: list[int], times: Times) -> tuple[I64, I64, I64]:
+def _reserve(machine: Machine, chosen: Gaps, order: list[int], times: Times) -> tuple[I64, I64, I64]:
     """Take link time for each gap: when its copy-out begins and ends, and its copy-in begins; -1 where none is free."""
-    ready, due = times.end[chosen.after], times.start[chosen.before]
+    ready, due, size = times.end[chosen.after], times.start[chosen.before], chosen.size
     out_ns = np.where(needs_copy_out(chosen), machine.out.copy_ns(size), 0)
     in_ns = machine.into.copy_ns(size)
     outs = LinkTimes(times.period)

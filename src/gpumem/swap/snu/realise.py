@@ -12,7 +12,7 @@ import numpy as np
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.load import LiveBytes
-from gpumem.swap.fluid import Fluid, Solution
+from gpumem.swap.fluid import Fluid
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Windows, gaps
 from gpumem.swap.snu.overlap import overlap
@@ -34,14 +34,12 @@ class Away:
     fetch: I64
 
     @classmethod
-    def of(cls, f: Fluid, breaks: I64, found: Solution) -> Away:
-        """Read a solution: what is away at some breakpoint is swapped.
+    def of(cls, f: Fluid, breaks: I64, gap: I64, instant: I64) -> Away:
+        """Read a solution, in which `gap` is away at `instant`, ascending by both: all of these are swapped.
 
         With every instant a breakpoint the earliest and the latest are the same.
         """
         points = np.concatenate([breaks + 2 * f.n * turn for turn in range(5)])
-        mine = found.absent > 0.5
-        gap, instant = found.gap[mine], found.instant[mine]
         rows, first = np.unique(gap, return_index=True)  # sorted by gap, then by instant
         leaves, stays = instant[first], instant[np.append(first, len(gap))[1:] - 1]  # both empty where nothing is away
         w, before = f.w.where(rows), np.searchsorted(points, leaves) - 1
@@ -95,8 +93,8 @@ def overlapped(trace: Trace, machine: Machine, limit: int, away: Away) -> list[S
     row, w = found.rows(trace.n), away.w
     mine = sorted(row[key] for key in zip(w.buffer.tolist(), (w.after % trace.n).tolist()))
     chosen = found.where(np.array(mine, np.int64))
-    room = LiveBytes.of(trace, limit, (chosen.after + 1, chosen.before, trace.buffers.size[chosen.buffer]))
-    return overlap(trace, machine, chosen, room, line)
+    room = LiveBytes.of(trace, limit, (chosen.after + 1, chosen.before, chosen.size))
+    return overlap(machine, chosen, room, line)
 
 
 def ways(trace: Trace, limit: int, away: Away) -> Iterator[list[Swap]]:

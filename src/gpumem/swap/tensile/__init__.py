@@ -2,7 +2,7 @@
 
 Read `planner` first (algorithm 3). `swap_rounds` is algorithm 1 for one job, its loops are in `_rounds`; `peak` is
 algorithm 2, `recompute_rounds` what follows where swapping does not do. `gpumem.trace.lifetimes` cuts
-lifetimes to their accesses, `facts.stabbing_tree` finds the biggest gap over an op.
+lifetimes to their accesses, `facts.biggest` finds the biggest gap over an op.
 """
 
 from typing import TYPE_CHECKING

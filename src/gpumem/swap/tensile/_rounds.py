@@ -1,6 +1,6 @@
 """Algorithm 1 for one job as compiled loops: try the biggest tensor at the peak, again and again.
 
-A row is a window; `Board` has all that the loops read and write, `Noted` which window over an op is the biggest.
+A row is a window; `Board` has all that the loops read and write, `Biggest` which window over an op is the biggest.
 `swap_rounds` is the way in from Python.
 """
 
@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from gpumem.base.jit import inner, jit
 from gpumem.swap.facts import link, pinned, segment_tree as _tree
+from gpumem.swap.facts.biggest import Biggest, biggest
 from gpumem.swap.facts.link import Taken
 from gpumem.swap.facts.pinned import Values
-from gpumem.swap.facts.stabbing_tree import Noted, biggest
 from gpumem.swap.tensile.peak import NO_COPY, away, ops_between
 from gpumem.trace import I64, Bool
 
@@ -54,8 +54,8 @@ class Board(NamedTuple):
     outs: Taken
     ins: Taken
     host: Values
-    stabs: Noted
-    order: I64  # of each row of the stabs, the row here
+    by_size: Biggest
+    order: I64  # of each row of `by_size`, the row here
     place: I64  # and the other way round
     top: I64  # tree of the load
     add: I64
@@ -81,7 +81,7 @@ def _op(job: Board) -> int:
 def following(job: Board) -> int:
     """Return the row of the biggest tensor at the peak that is worth a try, -1 if there is none left."""
     if job.now[NEXT] < 0:
-        found = biggest(job.stabs, _op(job))
+        found = biggest(job.by_size, _op(job))
         job.now[NEXT] = job.order[found] if found >= 0 else -1
     return int(job.now[NEXT])
 
@@ -109,7 +109,7 @@ def swap(job: Board, goal: int, budget: int, tries: int) -> int:
 
 @inner
 def _kill(job: Board, row: int) -> None:
-    job.stabs.dead[job.place[row]] = True
+    job.by_size.length[job.place[row]] = 0
 
 
 @inner

@@ -58,7 +58,7 @@ def schedule(
     link : str
         `global`: a copy of one job takes the link from all. `job`: from its own copies only (the authors' code).
     accounting : str
-        `exact`, or `paper`; see `peak.analyse`.
+        `exact`, or `paper`; see `peak`.
     rest : bool
         Whether the later accesses of a swapped tensor get their swap-ins at once, as printed, or when they lie over
         a peak.
@@ -87,7 +87,7 @@ def schedule(
 
     Notes
     -----
-    O((n + m + k) log n) for m gaps and k tries, plus the link times that lie in the way; docs/papers/tensile.md has the
+    O((n + m) log n + k (m + c)) for m gaps, k tries and c copies on a link; docs/papers/tensile.md has the
     paper's pseudo-code beside this reading. Each success makes the op of a job's peak hold less, so the rounds end.
     On the common link a copy of one job takes the time at which it runs in an iteration that starts with the others';
     jobs whose iterations differ in length drift apart, which nobody can plan for (section 4.1).

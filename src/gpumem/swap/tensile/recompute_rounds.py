@@ -6,12 +6,13 @@ from collections import defaultdict
 
 import numpy as np
 
+from gpumem.swap.facts.biggest import Biggest, biggest
 from gpumem.swap.facts.recompute import recomputable
-from gpumem.swap.facts.recompute_scratch import Reruns, beside, states
-from gpumem.swap.facts.stabbing_tree import Stabs
+from gpumem.swap.facts.recompute_scratch import beside, states
 from gpumem.swap.plan import Recompute
 from gpumem.swap.plan.gaps import gaps
-from gpumem.swap.plan.replay import Refused, Replay
+from gpumem.swap.plan.replay import Device, Refused, Replay, replay
+from gpumem.swap.plan.values import Origins
 from gpumem.swap.tensile.swap_rounds import SwapRounds
 from gpumem.trace import I64
 
@@ -28,14 +29,15 @@ class RecomputeRounds:
         trace = job.trace
         b, g = trace.buffers, gaps(trace)
         kept = ~np.isin(g.buffer, job.buffers) & ~b.persistent[g.buffer]
-        kept &= (g.before > g.after + 1) & (g.before < trace.n) & (b.size[g.buffer] > 0)
+        kept &= (g.before > g.after + 1) & (g.before < trace.n) & (g.size > 0)
         found = recomputable(trace, job.machine, g.where(kept), earlier=False)
-        worth = b.size[found.gaps.buffer] / np.maximum(found.times(duration), 1)
+        worth = found.gaps.size / np.maximum(found.times(duration), 1)
         rows = np.flatnonzero(found.ok)
         rows = rows[np.argsort(-worth[rows], kind="stable")]
         self.gaps, self.worth = found.gaps.where(rows), worth[rows]
-        self.stabs = Stabs(self.gaps.after + 1, self.gaps.before, trace.n)
-        self.reruns = Reruns(trace, job.swaps()[0])
+        self.by_worth = Biggest.of(self.gaps.after + 1, self.gaps.before, trace.n)
+        self.device = Device(trace, Origins.of(trace), job.swaps()[0])
+        self.made: dict[int, list[Recompute]] = defaultdict(list)  # before each op; nobody else reads it
         self.beside: dict[int, int] = defaultdict(int)  # bytes needed before an op, beside what is counted there
         self.needed: dict[int, set[int]] = defaultdict(set)  # before which ops recomputations read a buffer
         self._next, self._made = -1, Replay(0, frozenset(), {}, (), {})
@@ -48,7 +50,7 @@ class RecomputeRounds:
     def best(self) -> int:
         """Return the row that saves most bytes per ns at the peak, -1 if there is none left."""
         while self._next < 0:
-            found = self.stabs.biggest(self.job.footprint.op)
+            found = biggest(self.by_worth, self.job.footprint.op)
             if found < 0:
                 return -1
             if self._possible(found):
@@ -63,7 +65,7 @@ class RecomputeRounds:
         """Drop the buffer of the `best` row in its gap and make it again, unless the host has no room for that."""
         made, gone, trace, footprint = self._made, self._gone(row), self.job.trace, self.job.footprint
         self._next = -1
-        self.stabs.dead[row] = True
+        self.by_worth.length[row] = 0
         if not self.job.keep(states(trace, [made], self.job.host.states)):
             return
         needs = beside(made, trace.buffers.size)
@@ -72,7 +74,8 @@ class RecomputeRounds:
         self.beside[gone.at] = needs
         for b in made.sources:
             self.needed[b].add(gone.at)
-        self.reruns.add(gone)
+        self.device.decide([gone])
+        self.made[gone.at].append(gone)
         self.taken.append(gone)
 
     def _gone(self, row: int) -> Recompute:
@@ -83,12 +86,12 @@ class RecomputeRounds:
         """Whether its sources are there, nobody needs it meanwhile, and the recomputation makes no peak as high."""
         gone, footprint = self._gone(row), self.job.footprint
         if any(gone.after < place <= gone.at for place in self.needed[gone.buffer]):
-            self.stabs.dead[row] = True  # it stays so
+            self.by_worth.length[row] = 0  # it stays so
             return False
         try:
-            self._made = self.reruns.tried(gone)
+            self._made = replay(self.device, [*self.made[gone.at], gone], gone.at)
         except Refused:
-            self.stabs.dead[row] = True
+            self.by_worth.length[row] = 0
             return False
         needs = beside(self._made, self.job.trace.buffers.size)
         return footprint.at(gone.at) - self.beside[gone.at] + needs < footprint.peak

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from gpumem.simulator.machine import Machine
+from gpumem.swap.facts.biggest import Biggest
 from gpumem.swap.facts.link import LinkTimes
 from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.pinned import Pinned
-from gpumem.swap.facts.stabbing_tree import Stabs
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Windows, windows
@@ -76,7 +76,7 @@ class SwapRounds:
             self.outs.columns,
             self.ins.columns,
             self.host.columns,
-            Stabs(found.after[order] + 1, found.before[order], trace.n).columns,
+            Biggest.of(found.after[order] + 1, found.before[order], trace.n),
             order,
             np.argsort(order),
             self.footprint.top,
