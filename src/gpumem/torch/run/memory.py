@@ -24,8 +24,6 @@ class Memory(LimitedMemory[Cell], Storages):
     device : str
         Type of the device.
     engine : Engine
-    pointers : Swapped or Resized
-        How a storage loses its memory and gets it back.
     limit : int
         Bytes that storages may hold on the device at once.
     """
@@ -34,9 +32,9 @@ class Memory(LimitedMemory[Cell], Storages):
     pointers: type[Pointers]
     no_memory = (MemoryError, torch.OutOfMemoryError)
 
-    def __init__(self, device: str, engine: Engine, pointers: type[Pointers], limit: int = UNLIMITED) -> None:
+    def __init__(self, device: str, engine: Engine, limit: int = UNLIMITED) -> None:
         Storages.__init__(self)
-        LimitedMemory.__init__(self, engine, pointers, limit)
+        LimitedMemory.__init__(self, engine, Pointers, limit)
         self.device = device
         self.module: Callable[[], str] = lambda: ""  # whose op it is that runs now
 
