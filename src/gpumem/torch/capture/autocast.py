@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial, wraps
 from typing import Any
 
@@ -70,8 +70,7 @@ class Autocast:
     @contextmanager
     def on_meta(self) -> Iterator[None]:
         """Let `torch.autocast("cuda")` cast tensors without a device."""
-        with ExitStack() as world:
-            library = world.enter_context(kernels())
+        with kernels() as library:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that a kernel is replaced
                 for name in kernels_of(AUTOCAST.name):
@@ -79,10 +78,9 @@ class Autocast:
                     if name not in LEFT and "::" not in name:
                         library.impl(name, self._kernel(name), AUTOCAST.name)
             # autocast leaves the key out again where it is off, so ops cost nothing there
-            world.enter_context(with_key(AUTOCAST))
-            world.enter_context(redirected(self._stand_ins()))
-            world.callback(self.kept.clear)
-            yield
+            with with_key(AUTOCAST), redirected(self._stand_ins()):
+                yield
+        self.kept.clear()
 
     def _stand_ins(self) -> Iterator[tuple[str, Any]]:
         clear, cast = torch.clear_autocast_cache, original(CAST)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -72,12 +72,9 @@ def _names(path: Path, where: str, device: str) -> dict[str, Any]:
 @contextmanager
 def _top(device: str) -> Iterator[None]:
     """What the top of a file runs in."""
-    with ExitStack() as world:
-        world.enter_context(
-            import_module("gpumem.torch.capture.autocast").left_enabled()
-        )  # imported here: needs PyTorch
-        if device == "meta":
-            world.enter_context(import_module("gpumem.torch.capture.one_gpu").there())
+    # imported here, as they need PyTorch
+    autocast, one_gpu = (import_module(f"gpumem.torch.capture.{name}") for name in ("autocast", "one_gpu"))
+    with autocast.left_enabled(), one_gpu.there() if device == "meta" else nullcontext():
         yield
 
 

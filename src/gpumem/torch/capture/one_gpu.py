@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from copy import copy
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
+from gpumem.base.work import setting
 from gpumem.torch.internals import import_dynamo, torch
 from gpumem.torch.internals.redirected import CALLED, INITIALIZED, PROFILED, QUIET, of_families, redirected
 
@@ -89,14 +90,9 @@ UNTRACED = SimpleNamespace(  # what NVTX answers where no profiler listens
 )
 
 
-@contextmanager
-def of_size(name: str, free: int, total: int) -> Iterator[None]:
+def of_size(name: str, free: int, total: int) -> AbstractContextManager[None]:
     """Let the GPU that seems to be there be a machine, with bytes for a program, and in all."""
-    before = SIZE.set((name, free, total))
-    try:
-        yield
-    finally:
-        SIZE.reset(before)
+    return setting(SIZE, (name, free, total))
 
 
 @contextmanager
@@ -186,17 +182,21 @@ class Hosted(torch.Generator):
         return self
 
 
-class Still:
-    """A stream or an event where nothing ever runs, or a context that changes neither."""
+class Idle:
+    """Made of anything, and a context that changes nothing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
 
-    def __enter__(self) -> Still:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *args: object) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
+
+
+class Still(Idle):
+    """A stream or an event where nothing ever runs, or a context that changes neither."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **kwargs: None

@@ -10,6 +10,7 @@ from functools import cache, wraps
 from itertools import chain, count
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 from gpumem.runtime.residency.observing import forgets
 from gpumem.torch.internals import (
@@ -61,17 +62,13 @@ class Scene:
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Listen while a step runs."""
-        hooks = [
+        with (
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
             register_optimizer_step_pre_hook(self._optimize),
             register_optimizer_step_post_hook(self._optimized),
-        ]
-        try:
+        ):
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def begin(self) -> None:
         """Start an iteration."""
@@ -210,11 +207,8 @@ class Scene:
 
         @wraps(closure)
         def called() -> Any:
-            before, self.optimizing = self.optimizing, False
-            try:
+            with patch.object(self, "optimizing", False):
                 return closure()
-            finally:
-                self.optimizing = before
 
         return called
 
