@@ -24,6 +24,7 @@ from gpumem.torch.internals import (
     without_key,
 )
 from gpumem.torch.internals.redirected import CAST, original, redirected
+from gpumem.torch.step.ops import mapped
 
 
 def _these(names: str) -> frozenset[str]:
@@ -102,12 +103,11 @@ class Autocast:
         with _off():
             dtype = policy((*args, *kwargs.values()))
             # the last one first, as the compiler of PyTorch's wheels orders it
-            kwargs = {what: self._cast(x, dtype) for what, x in reversed(kwargs.items())}
-            return op(*[self._cast(x, dtype) for x in reversed(args)][::-1], **kwargs)
+            cast = partial(self._cast, dtype=dtype)
+            kwargs = {what: mapped(x, cast) for what, x in reversed(kwargs.items())}
+            return op(*[mapped(x, cast) for x in reversed(args)][::-1], **kwargs)
 
     def _cast(self, x: Any, dtype: torch.dtype) -> Any:
-        if isinstance(x, (list, tuple)):
-            return type(x)(self._cast(y, dtype) for y in x)
         if not _eligible(x) or x.dtype == dtype:
             return x
         weight = dtype == _half() and x.dtype == torch.float32 and x.requires_grad and x.is_leaf and not x._is_view()
