@@ -57,8 +57,7 @@ class Link:
             ns = np.rint(self.latency_ns + size * self.ns_per_byte)
         if (ns >= MAX_NS).any():
             raise ValueError(f"link: a copy of {np.max(size)} bytes takes too long to count in ns")
-        whole: I64 = ns.astype(np.int64)
-        return whole
+        return np.asarray(ns, np.int64)
 
 
 class MeasuredTimes(Protocol):

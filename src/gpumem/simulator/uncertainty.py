@@ -103,8 +103,7 @@ class Uncertainty:
         factor = np.exp(self.copy_noise * rng.standard_normal(len(ns)) - self.copy_noise**2 / 2)
         foreign = float(machine.out.copy_ns(np.array([FOREIGN]))[0]) / self.link
         waits = rng.random(len(ns)) < self.link_used
-        found: I64 = np.rint(ns * factor / self.link + waits * rng.random(len(ns)) * foreign).astype(np.int64)
-        return found
+        return np.rint(ns * factor / self.link + waits * rng.random(len(ns)) * foreign).astype(np.int64)
 
     @strict
     def drawn(self, trace: Trace, machine: Machine, draw: int) -> Trace:
@@ -135,5 +134,4 @@ class Uncertainty:
 
 def _factors(sigma: float, n: int, *key: int) -> F64:
     """Log-normal factors of mean 1."""
-    found: F64 = np.exp(sigma * np.random.default_rng(key).standard_normal(n) - sigma**2 / 2)
-    return found
+    return np.exp(sigma * np.random.default_rng(key).standard_normal(n) - sigma**2 / 2)

@@ -164,14 +164,12 @@ class Trace(Shown):
         (array([ True, False, False]), array([ True, False,  True]))
         """
         b = self.buffers
-        forever: Bool = b.persistent & (b.end - b.start == self.n)
-        return forever
+        return np.asarray(b.persistent & (b.end - b.start == self.n), np.bool_)
 
     @property
     def crossing(self) -> Bool:
         """Which buffers are alive across the boundary, bool[B]: those that live for ever, and arcs that wrap."""
-        over: Bool = (self.buffers.end > self.n) | self.eternal
-        return over
+        return (self.buffers.end > self.n) | self.eternal
 
     @property
     def statistics(self) -> Csr:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from math import gcd
-from typing import SupportsIndex
+from typing import SupportsIndex, cast
 
 from gpumem import check
 from gpumem.base.arguments import strict
@@ -170,8 +170,7 @@ class SmartPool:
     @property
     def capacity(self) -> int | None:
         """The fallback's, None where it has none."""
-        found: int | None = getattr(self._fallback, "capacity", None)
-        return found
+        return cast(int | None, getattr(self._fallback, "capacity", None))
 
     @property
     def base(self) -> int | None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from gpumem.base.arguments import strict
 from gpumem.base.names import meant
@@ -36,8 +36,7 @@ def load(where: str, device: str = "meta") -> Make:
         known = f"; it defines {', '.join(functions)}" if functions else "; it defines no function"
         known += f" (a whole script is --script {path.name})" if name == "make" else ""
         raise WorkloadError(f"{path}: no function {name!r:.40}{meant(name, functions) or known}")
-    make: Make = found[name]
-    return make
+    return cast(Make, found[name])
 
 
 @strict

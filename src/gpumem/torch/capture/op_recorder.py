@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from inspect import unwrap
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from gpumem.torch.internals import no_function_modes, torch
 from gpumem.torch.step.ops import Call, amount, flops_of, results
@@ -113,8 +113,7 @@ class OpRecorder:
         self.maker.append(len(self.phase) if self.recording else -1)
         self.owners.append(0)
         self.size.append(size)
-        block: int = malloc(self.recorder, size, shape=shape, dtype=dtype)
-        return block
+        return cast(int, malloc(self.recorder, size, shape=shape, dtype=dtype))
 
     def buried(self, cell: Cell) -> None:
         """A storage is no block any more; it may outlive that: others may be it as well."""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 try:
     import torch as torch
@@ -84,8 +84,7 @@ def unguarded(library: Library, name: str, key: str, kernel: Any) -> None:
 
 def python_kernels() -> set[str]:
     """Return the kernels in Python that `torch.library` knows of, each as `namespace/name/dispatch key`."""
-    found: set[str] = torch.library._impls
-    return found
+    return cast(set[str], torch.library._impls)
 
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
@@ -123,8 +122,7 @@ def scripted_as(original: Any, stand_in: Any) -> None:
 
 def hollow(size: int, device: torch.device) -> torch.UntypedStorage:
     """A storage of a size, without memory."""
-    made: torch.UntypedStorage = C._construct_storage_from_data_pointer(0, device, size)
-    return made
+    return cast(torch.UntypedStorage, C._construct_storage_from_data_pointer(0, device, size))
 
 
 @contextmanager

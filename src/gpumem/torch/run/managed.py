@@ -9,6 +9,7 @@ from functools import partial, wraps
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from gpumem.base import work
 from gpumem.base.arguments import strict
@@ -96,13 +97,10 @@ class Managed:
         with ExitStack() as world:
             world.enter_context(alone(Within.alone))
             world.callback(self._left)
-            world.enter_context(refusing())
-            world.enter_context(self.scene.followed())
-            world.callback(register_optimizer_step_post_hook(self._stepped).remove)
-            world.enter_context(self.outside)
-            world.enter_context(refused(self._manages))
-            world.enter_context(without_modes(self.memory))
-            world.enter_context(self.forks)
+            hidden = refused(self._manages), without_modes(self.memory)
+            for context in (refusing(), self.scene.followed(), self.outside, *hidden, self.forks):
+                world.enter_context(context)
+            world.enter_context(register_optimizer_step_post_hook(self._stepped))
             self.loop.start()
             world.enter_context(self.mode)
             world.enter_context(uncompiled())
@@ -152,15 +150,10 @@ class Managed:
 
         @wraps(step)
         def called(*args: Any, **kwargs: Any) -> Any:
-            before = self._called, self.steps.repeats
-            self._called, self.steps.repeats = True, False
-            try:
-                with self:
-                    result = step(*args, **kwargs)
-                    self.mode.leave()
-                return result
-            finally:
-                self._called, self.steps.repeats = before
+            with patch.object(self, "_called", True), patch.object(self.steps, "repeats", False), self:
+                result = step(*args, **kwargs)
+                self.mode.leave()
+            return result
 
         return called  # type: ignore[return-value]
 

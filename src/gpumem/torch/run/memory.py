@@ -6,6 +6,7 @@ import ctypes
 import gc
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest.mock import patch
 
 from gpumem.base.units import human
 from gpumem.runtime.residency.environment import HostCopy
@@ -111,8 +112,7 @@ def restore(memory: Memory) -> list[str]:
     """
     memory.forget_makers()
     memory.reconcile()
-    before, memory.limit = memory.limit, UNLIMITED
-    try:
+    with patch.object(memory, "limit", UNLIMITED):
         stuck = _brought(memory, [*memory.by_key.values()])
         if stuck:  # what is made again needs room beside it, which there may be by now
             stuck = _brought(memory, [cell for cell, _ in stuck])
@@ -125,8 +125,6 @@ def restore(memory: Memory) -> list[str]:
             memory.settle(cell)
             memory.forget(cell)
         return notes
-    finally:
-        memory.limit = before
 
 
 def _brought(memory: Memory, cells: Iterable[Cell]) -> list[tuple[Cell, str]]:
