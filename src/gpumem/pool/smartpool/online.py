@@ -13,14 +13,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from math import gcd
-from typing import SupportsIndex, cast
+from typing import cast
 
 from gpumem import check
 from gpumem.base.arguments import strict
-from gpumem.pool.allocators._blocks import checked
+from gpumem.pool.allocators._blocks import block_at, checked
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.allocators.protocol import Pool, stepwise
 from gpumem.pool.smartpool._cursor import NONE, Cursor
@@ -213,7 +212,8 @@ class SmartPool:
 
     def free(self, offset: int, *, stream: int = 0) -> None:
         """Take back what `allocate` returned, last used on `stream`."""
-        held = (type(offset) is int and self._live.get(offset)) or self._found(offset)
+        live = self._live
+        held = live[offset] if type(offset) is int and offset in live else block_at(live, offset)
         cursor = self._cursor
         if self._observer is not None:
             self._replan(stream)
@@ -232,12 +232,6 @@ class SmartPool:
         if cursor is not None:
             cursor.freed(held, held.requested)
         self._observe(held.low, 0)
-
-    def _found(self, offset: SupportsIndex) -> Held:
-        try:
-            return self._live[operator.index(offset)]
-        except (TypeError, KeyError):
-            raise ValueError(f"offset {offset!r:.60}: no live block starts there") from None
 
     def trim(self) -> bool:
         """Give the plan's region back where no block is in it, to take it again later; return whether it went."""
