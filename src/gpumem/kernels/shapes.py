@@ -293,12 +293,10 @@ def load_profile(size: Any, start: Any, end: Any, out: Any) -> tuple[int, int]:
     return same(size=size, start=start, end=end), steps
 
 
-def placement(
-    offset: Any, size: Any, start: Any, end: Any, host: Any, steps: int, alignment: int, height: int, found: Any
-) -> int:
+def placement(steps: int, alignment: int, height: int, found: Any, **columns: Any) -> int:
     """Return the number of buffers."""
     for name, value, least in (("alignment", alignment, 1), ("height", height, 0)):
         if value < least:
             raise ValueError(f"{name} is {value}, expected at least {least}")
     expect("found", found, (3,))
-    return buffers(steps, offset, size=size, start=start, end=end, host=host)
+    return buffers(steps, **columns)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem.base.arguments import strict, strict_fields
+from gpumem.base.arguments import at_least, strict, strict_fields
 from gpumem.simulator.machine import Machine
 from gpumem.trace import COPY_IN, COPY_OUT, F64, I64, SYNC, Trace
 
@@ -80,8 +80,7 @@ class Uncertainty:
             raise ValueError(f"link: {self.link} is not in (0, 1]")
         if not 0 <= self.link_used < 1:
             raise ValueError(f"link_used: {self.link_used} is not in [0, 1)")
-        if self.seed < 0:
-            raise ValueError(f"seed: {self.seed} is below 0")
+        at_least("seed", self.seed, 0)
 
     @property
     def certain(self) -> bool:

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.base.display import Shown
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Link, Machine
@@ -93,8 +93,7 @@ def measure(
     """
     _check_device(device)
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0)):
-        if count < least:
-            raise ValueError(f"{what}: {count} is below {least}")
+        at_least(what, count, least)
     alone = _alone(make, device, batch, iterations, warmup)
     captured = record(
         make, device, batch=batch, iterations=max(iterations, 2), warmup=warmup, timed=True, name=name or name_of(make)

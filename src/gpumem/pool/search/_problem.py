@@ -138,7 +138,7 @@ class PlacementProblem:
         if len(ids):
             rest = rest[~np.isin(rest, ids)]
         every = np.concatenate([placed, rest])
-        fit(b.size, b.start, b.end, self.trace.n, every, len(placed), a, smallest, at)
+        fit(self.trace, every, len(placed), a, smallest, at)
         top = int((at + b.size)[every].max(initial=0))
         size, height = self.units[self.eternal] * a, self.height(top)
         below = np.cumsum(size) - size

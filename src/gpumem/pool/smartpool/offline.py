@@ -117,14 +117,13 @@ def in_order(trace: Trace, alignment: int, keys: Sequence[NDArray[Any]], *, smal
     offset[~b.host & (b.size == 0)] = 0  # nothing to place: zero bytes overlap nothing
     todo = np.flatnonzero(~b.host & (b.size > 0))
     order = todo[np.lexsort((todo, *(key[todo] for key in keys)))]
-    fit(b.size, b.start, b.end, trace.n, order, 0, alignment, smallest, offset)
+    fit(trace, order, 0, alignment, smallest, offset)
     return Placement(offset, int((offset + b.size)[~b.host].max(initial=0)), alignment)
 
 
-def fit(
-    size: I64, start: I64, end: I64, n: int, order: I64, first: int, alignment: int, smallest: bool, offset: I64
-) -> None:
+def fit(trace: Trace, order: I64, first: int, alignment: int, smallest: bool, offset: I64) -> None:
     """Fill `offset` for `order[first:]`; what comes before is placed already, aligned and sorted by offset."""
+    n, size, start, end = trace.n, trace.buffers.size, trace.buffers.start, trace.buffers.end
     if len(order) <= FEW:
         _scan(size, start, end, n, order, first, alignment, smallest, offset)
         return

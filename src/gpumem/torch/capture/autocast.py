@@ -86,7 +86,7 @@ class Autocast:
     def _stand_ins(self) -> Iterator[tuple[str, Any]]:
         clear, cast = torch.clear_autocast_cache, original(CAST)
         yield "torch.clear_autocast_cache", lambda: (self.kept.clear(), clear())
-        yield CAST, lambda x, on, to: cast(x, _there(on), to)
+        yield CAST, lambda x, on, to: cast(x, "meta" if on == "cuda" else on, to)
         for name in ASKED:
             yield name, _of_cuda(original(name))
 
@@ -169,10 +169,6 @@ def _of_cuda(asked: Callable[..., Any]) -> Callable[..., Any]:
         return asked(*args, **kwargs)
 
     return called
-
-
-def _there(device: str) -> str:
-    return "meta" if device == "cuda" else device
 
 
 def _eligible(x: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import Any, cast
 
@@ -67,14 +67,9 @@ kernels_of = C._dispatch_get_registrations_for_dispatch_key
 PLAIN_DISPATCH = C._disabled_torch_dispatch_impl  # of a tensor that decides nothing for itself
 
 
-@contextmanager
-def kernels() -> Iterator[Library]:
+def kernels() -> AbstractContextManager[Library]:
     """Kernels for PyTorch's own ops, which go again on leaving."""
-    library = Library("aten", "IMPL")
-    try:
-        yield library
-    finally:
-        library._destroy()
+    return cast(AbstractContextManager[Library], torch.library._scoped_library("aten", "IMPL"))
 
 
 def unguarded(library: Library, name: str, key: str, kernel: Any) -> None:

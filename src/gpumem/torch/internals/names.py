@@ -163,7 +163,7 @@ INSIDE: tuple[Private, ...] = (
             "autograd._get_sequence_nr": "the number that the next backward node gets",
             "autograd._make_grads": "the function whose first gradient, of ones, is no op of the step's",
             "library._impls": "which ops have kernels in Python, which may touch tensors that are no arguments",
-            "library.Library._destroy": "kernels that stand in go again",
+            "library._scoped_library": "kernels that stand in go again",
             "jit._builtins._builtin_table": "`torch.jit.script` knows builtins by identity, so what stands in as well",
             "nn.Module._compiled_call_impl": "whether a module was compiled",
             "utils._device._device_constructors": "the functions that take the default device",

@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
-from itertools import chain, count
-from types import FrameType
+from itertools import chain, count, islice
+from traceback import walk_stack
 from typing import Any
 from unittest.mock import patch
 
@@ -218,12 +218,7 @@ class Scene:
 
 def seeds_gradients() -> bool:
     """Whether `backward` makes the first gradient, of ones, just now."""
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(8):
-        if frame is None or frame.f_code.co_name == FIRST_GRADIENTS:
-            break
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_name == FIRST_GRADIENTS
+    return any(frame.f_code.co_name == FIRST_GRADIENTS for frame, _ in islice(walk_stack(sys._getframe(1)), 9))
 
 
 def _adds_up(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
