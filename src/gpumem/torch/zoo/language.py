@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -28,8 +28,10 @@ class Language:
     words: int
     settings: tuple[tuple[str, Any], ...] = ()
     layers: str = "num_hidden_layers"
-    sizes: Mapping[str, float] = MappingProxyType(
-        {"hidden_size": 1, "num_attention_heads": 1 / 64, "intermediate_size": 4}
+    sizes: tuple[tuple[str, float], ...] = (
+        ("hidden_size", 1),
+        ("num_attention_heads", 1 / 64),
+        ("intermediate_size", 4),
     )
     sequence: int = 512
     batch: int = 8
@@ -40,7 +42,7 @@ class Language:
         if layers:
             told[self.layers] = layers
         if hidden:
-            told |= {name: max(int(hidden * part), 1) for name, part in self.sizes.items()}
+            told |= {name: max(int(hidden * part), 1) for name, part in self.sizes}
         return told
 
 
@@ -52,7 +54,7 @@ GPT2 = Language(
     50_257,
     (("attn_implementation", "eager"), ("use_cache", False)),
     layers="n_layer",
-    sizes={"n_embd": 1, "n_head": 1 / 64},
+    sizes=(("n_embd", 1), ("n_head", 1 / 64)),
 )
 LLAMA = Language(
     "LlamaForCausalLM",
@@ -61,14 +63,19 @@ LLAMA = Language(
     (("attn_implementation", REPEATED), ("use_cache", False), ("tie_word_embeddings", True)),
     sequence=1024,
     batch=4,
-    sizes={"hidden_size": 1, "num_attention_heads": 1 / 64, "num_key_value_heads": 1 / 128, "intermediate_size": 4},
+    sizes=(
+        ("hidden_size", 1),
+        ("num_attention_heads", 1 / 64),
+        ("num_key_value_heads", 1 / 128),
+        ("intermediate_size", 4),
+    ),
 )
 OPT = Language(
     "OPTForCausalLM",
     "OPTConfig",
     50_272,
     (("attn_implementation", "sdpa"), ("use_cache", False)),
-    sizes={"hidden_size": 1, "num_attention_heads": 1 / 64, "ffn_dim": 4, "word_embed_proj_dim": 1},
+    sizes=(("hidden_size", 1), ("num_attention_heads", 1 / 64), ("ffn_dim", 4), ("word_embed_proj_dim", 1)),
 )
 T5 = Language(
     "T5ForConditionalGeneration",
@@ -76,7 +83,7 @@ T5 = Language(
     32_128,
     (("use_cache", False), ("decoder_start_token_id", 0)),
     layers="num_layers",
-    sizes={"d_model": 1, "d_ff": 4, "num_heads": 1 / 64},
+    sizes=(("d_model", 1), ("d_ff", 4), ("num_heads", 1 / 64)),
 )
 
 
