@@ -93,7 +93,8 @@ def check_keys(raw: msgspec.Raw, known: Collection[str], where: str) -> None:
     rows: list[dict[str, msgspec.Raw]] = found if listed else [found]
     plain = {_plain(key): key for key in known}
     others = set[str]().union(*rows).difference(known)
-    meant = {key: plain[near] for key in others if (near := _near_key(key, plain))}
+    near = {key: difflib.get_close_matches(_plain(key), plain, 1, NEAR) for key in others}
+    meant = {key: plain[names[0]] for key, names in near.items() if names}
     for i, row in enumerate(rows if meant else ()):
         for key in row:
             if key in meant and meant[key] not in row:
@@ -103,10 +104,6 @@ def check_keys(raw: msgspec.Raw, known: Collection[str], where: str) -> None:
 
 def _plain(key: str) -> str:
     return key.lower().replace("_", "")
-
-
-def _near_key(key: str, known: Iterable[str]) -> str:
-    return next(iter(difflib.get_close_matches(_plain(key), known, 1, NEAR)), "")
 
 
 def write_rows(path: str | Path, meta: Mapping[str, Any], buffers: Iterable[object], ops: Iterable[object]) -> None:
