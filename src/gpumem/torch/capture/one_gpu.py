@@ -70,6 +70,7 @@ STILL = frozenset(  # what is or gives a stream, an event, or a context
         *("get_stream_from_external", "cudart"),
     )
 )
+OF_STILL = {"query": True, "is_capturing": False, "elapsed_time": 0.0}  # all is done, in no time, and no graph is made
 # These ask only what is answered here, or have another stand-in: seeds, ranges, autocast, graphs, which are refused.
 OWN = tuple(f"torch.cuda.{name}." for name in ("amp", "random", "nvtx", "sparse", "jiterator", "comm"))
 GRAPHS = frozenset({"make_graphed_callables", "export_dot", "export_graph_data"})
@@ -198,24 +199,12 @@ class Idle:
 class Still(Idle):
     """A stream or an event where nothing ever runs, or a context that changes neither."""
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
-
-    def query(self) -> bool:
-        """All is done."""
-        return True
-
-    def is_capturing(self) -> bool:
-        """No graph is made."""
-        return False
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return _answering(OF_STILL.get(name))
 
     def record_event(self, event: Any = None) -> Any:
         """An event of what was done."""
         return Still() if event is None else event
-
-    def elapsed_time(self, other: object) -> float:
-        """No time has passed."""
-        return 0.0
 
 
 def _answering(answer: Any) -> Callable[..., Any]:
