@@ -22,7 +22,7 @@ from gpumem.base.arguments import strict
 from gpumem.pool.allocators._blocks import block_at, checked
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.allocators.protocol import Pool, stepwise
-from gpumem.pool.smartpool._cursor import NONE, Cursor
+from gpumem.pool.smartpool._cursor import NONE, Cursor, How
 from gpumem.pool.smartpool._iteration import Observer, RequestTable, recorded
 from gpumem.pool.smartpool._region import Held, Region
 from gpumem.pool.smartpool._statistics import SmartPoolStatistics
@@ -191,7 +191,8 @@ class SmartPool:
     def _allocate(self, asked: int, stream: int) -> int:
         """Serve a request that is not known to be as planned."""
         self._replan(stream)
-        buffer, how, held = NONE, "", None
+        buffer, held = NONE, None
+        how: How = ""
         if self._cursor is not None:
             buffer, how = self._cursor.seek(asked)
             self._take_region(self._cursor, stream)
