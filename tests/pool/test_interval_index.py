@@ -33,7 +33,7 @@ def agree(trace: Trace, alignment: int, smallest: bool, width: int, share: float
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(smartpool, "FEW", 0)
         patch.setattr(interval_index, "WIDTH", width)
-        smartpool.fit(b.size, b.start, b.end, trace.n, order, first, alignment, smallest, offset)
+        smartpool.fit(trace, order, first, alignment, smallest, offset)
     assert offset[order].tolist() == want[order].tolist()
 
 

@@ -7,6 +7,7 @@ one gets hold of one.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import reprlib
@@ -180,6 +181,28 @@ def _test(kind: str) -> Test:
         one, many = _test(inside.removesuffix("]")), MANY[head]
         return lambda value: many(value) and all(map(one, value))
     return PLAIN.get(head) or MANY[head]
+
+
+def at_least(what: str, value: float, least: int = 1) -> None:
+    """Refuse a number that is too small.
+
+    >>> at_least("iterations", 0)
+    Traceback (most recent call last):
+    ValueError: iterations: 0 is below 1
+    """
+    if value < least:
+        raise ValueError(f"{what}: {value} is below {least}")
+
+
+def finite(what: str, value: float) -> None:
+    """Refuse a number that is negative, infinite or none.
+
+    >>> finite("slowdown:", -0.5)
+    Traceback (most recent call last):
+    ValueError: slowdown: -0.5 is not finite and >= 0
+    """
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{what} {value} is not finite and >= 0")
 
 
 def expect(where: str, name: str, value: object, annotation: str) -> None:

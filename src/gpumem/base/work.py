@@ -63,16 +63,12 @@ def start_clock() -> None:
         _waiting.seconds += wall() - _waiting.since
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(slots=True)
 class _Budget:
     """When it ends, in seconds of the clock, or who says so; whom it tells what, and which part of all that it is."""
 
     end: float = inf
-    stopped: Callable[[], bool] = _never
+    stopped: Callable[[], bool] = lambda: False
     progress: Progress | None = None
     name: str = ""  # before each text
     whole: tuple[float, float] = (0.0, 1.0)  # where this begins in all that is told about, 0 to 1, and how much it is
@@ -89,12 +85,13 @@ def check_seconds(seconds: float) -> None:
 
 
 @contextmanager
-def _opened(budget: _Budget) -> Iterator[None]:
-    token = _budget.set(budget)
+def setting(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Let a context variable have a value for a while."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _budget.reset(token)
+        variable.reset(token)
 
 
 @contextmanager
@@ -136,7 +133,7 @@ def within(
         end = min(end, now() + seconds)
     ends = around.stopped if stopped is None else lambda: stopped() or around.stopped()
     told = around if progress is None else _Budget(progress=progress)
-    with _opened(_Budget(end, ends, told.progress, told.name, told.step, told.step)):
+    with setting(_budget, _Budget(end, ends, told.progress, told.name, told.step, told.step)):
         yield
 
 
@@ -154,7 +151,7 @@ def part(name: str = "", share: float = 1.0) -> Iterator[None]:
         begin = now()
         end = min(end, begin + share * (end - begin))
     called = f"{around.name}{name}: " if name else around.name
-    with _opened(_Budget(end, around.stopped, around.progress, called, around.step, around.step)):
+    with setting(_budget, _Budget(end, around.stopped, around.progress, called, around.step, around.step)):
         yield
 
 

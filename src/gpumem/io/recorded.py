@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.files import replacing
-from gpumem.io.schema import Amount, Count, Index, check_keys, check_positions, decode
+from gpumem.io.schema import Amount, Count, Index, check_keys, check_positions, decode, write_rows
 from gpumem.trace import THE_HOST, UNKNOWN, Csr, Ops, Trace, numbered, told
 from gpumem.trace.kinds import statistics_by_kind, told_statistics
 from gpumem.trace.record.recording import NEVER, Recording
@@ -172,13 +171,7 @@ def write_recording(
         raise ValueError(f"{path}: a recorded trace has one stream, there are {', '.join(recording.ops.streams)}")
     mine = recording.part(lo, hi)
     head = {"model": name, "format": 1, "iterations": [(a - lo, b - lo) for a, b in iterations], **(meta or {})}
-    encode = msgspec.json.encode
-    with replacing(path) as file:
-        file.write(b'{"meta":' + encode(head) + b',\n"buffers":[\n')
-        file.write(b",\n".join(encode(row) for row in _buffer_rows(mine)))
-        file.write(b'\n],\n"ops":[\n')
-        file.write(b",\n".join(encode(row) for row in _op_rows(mine)))
-        file.write(b"\n]}\n")
+    write_rows(path, head, _buffer_rows(mine), _op_rows(mine))
 
 
 def _buffer_rows(recording: Recording) -> Iterator[_Buffer]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterable
-from typing import Annotated, TypeVar, get_args
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 
+from gpumem.base.files import replacing
 from gpumem.base.names import meant
 
 T = TypeVar("T")
@@ -81,55 +83,34 @@ NEAR = 0.75  # similarity: `byte` and `bytes` 0.89, `duration` and `duration_ns`
 def check_keys(raw: msgspec.Raw, known: Collection[str], where: str) -> None:
     """Refuse a key that is near to a known one which is absent there; `raw` is an object, or a list of them.
 
-    Others may stand: tools write more into their files than we read. Where a known key is there as well, one near to
-    it is no slip. Rows are looked at one by one only where some key is near to a known one.
-
-    Raises
-    ------
-    ValueError
-        It names the row and both keys.
+    Where it is neither, decoding says what is wrong.
     """
-    plain = {_plain(key): key for key in known}
-    meant = {key: plain[near] for key in _others(raw, known) if (near := _near_key(key, plain))}
-    if not meant:
+    listed = bytes(raw).lstrip()[:1] == b"["
+    try:
+        found: Any = msgspec.json.decode(raw, type=list[dict[str, msgspec.Raw]] if listed else dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
-    rows = msgspec.json.decode(raw)
-    for i, row in enumerate(rows if isinstance(rows, list) else [rows]):
+    rows: list[dict[str, msgspec.Raw]] = found if listed else [found]
+    plain = {_plain(key): key for key in known}
+    others = set[str]().union(*rows).difference(known)
+    near = {key: difflib.get_close_matches(_plain(key), plain, 1, NEAR) for key in others}
+    meant = {key: plain[names[0]] for key, names in near.items() if names}
+    for i, row in enumerate(rows if meant else ()):
         for key in row:
             if key in meant and meant[key] not in row:
-                place = f"{where}[{i}]" if isinstance(rows, list) else where
+                place = f"{where}[{i}]" if listed else where
                 raise ValueError(f"{place}: key {key!r} is unknown; did you mean {meant[key]!r}?")
-
-
-def _others(raw: msgspec.Raw, known: Iterable[str]) -> set[str]:
-    """The keys that are not known; none where this is no list of objects: decoding says what is wrong then.
-
-    The parser skips values and stops at the first key that it was not told of, so that is one pass, and the part up to
-    its first use for each key. Rows in Python would take as long as reading the file.
-    """
-    allowed, found = {*known}, set[str]()
-    listed = bytes(raw).lstrip()[:1] == b"["
-    while True:
-        fields = [(f"f{k}", msgspec.Raw, msgspec.Raw()) for k in range(len(allowed))]
-        names = {f"f{k}": key for k, key in enumerate(sorted(allowed))}
-        row = msgspec.defstruct("Row", fields, rename=names, forbid_unknown_fields=True, gc=False)
-        try:
-            msgspec.json.decode(raw, type=list[row] if listed else row)  # type: ignore[valid-type]
-        except msgspec.ValidationError as error:
-            key = re.search("unknown field `(.*?)`", str(error))
-            if key is None or key[1] in allowed:
-                return set()
-            found.add(key[1])
-            allowed.add(key[1])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return set()
-        else:
-            return found
 
 
 def _plain(key: str) -> str:
     return key.lower().replace("_", "")
 
 
-def _near_key(key: str, known: Iterable[str]) -> str:
-    return next(iter(difflib.get_close_matches(_plain(key), known, 1, NEAR)), "")
+def write_rows(path: str | Path, meta: Mapping[str, Any], buffers: Iterable[object], ops: Iterable[object]) -> None:
+    """Write a trace file, gzipped where `path` ends in `.gz`, one buffer or op a line."""
+    encode = msgspec.json.encode
+    with replacing(path) as file:
+        file.write(b'{"meta":' + encode(meta))
+        for key, rows in ((b"buffers", buffers), (b"ops", ops)):
+            file.write(b',\n"' + key + b'":[\n' + b",\n".join(map(encode, rows)) + b"\n]")
+        file.write(b"}\n")

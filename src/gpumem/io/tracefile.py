@@ -10,8 +10,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from gpumem.base.files import replacing
-from gpumem.io.schema import Count, Index, check_positions, decode
+from gpumem.io.schema import Count, Index, check_positions, decode, write_rows
 from gpumem.trace import I64, ROLES, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, numbered, told
 from gpumem.trace.kinds import statistics_by_kind, told_statistics
 from gpumem.trace.placement import NOWHERE, Placement
@@ -143,13 +142,7 @@ def write(
         meta |= {"capacity": placement.height if capacity is None else capacity, "height": placement.height}
     if makespan_ns is not None:
         meta["makespan_ns"] = makespan_ns
-    encode = msgspec.json.encode
-    with replacing(path) as file:
-        file.write(b'{"meta":' + encode(meta) + b',\n"buffers":[\n')
-        file.write(b",\n".join(encode(x) for x in _buffer_rows(trace, placement)))
-        file.write(b'\n],\n"ops":[\n')
-        file.write(b",\n".join(encode(x) for x in _op_rows(trace, duration)))
-        file.write(b"\n]}\n")
+    write_rows(path, meta, _buffer_rows(trace, placement), _op_rows(trace, duration))
 
 
 def _buffer_rows(trace: Trace, placement: Placement | None) -> Iterator[_Buffer]:

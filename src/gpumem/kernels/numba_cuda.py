@@ -123,7 +123,13 @@ def _bound(kernel: Any, grid: int, block: int | tuple[int, int], arguments: tupl
 
         return start
     types = tuple(kernel.typeof_pyval(_numba_array(argument)) for argument in arguments)
-    return bind((kernel, types), lambda cc: _ptx(kernel, types, cc), grid, block, arguments)
+    return bind(
+        (kernel, types),
+        lambda cc: str(cuda.compile_ptx(kernel.py_func, types, cc=cc, device=False)[0]),
+        grid,
+        block,
+        arguments,
+    )
 
 
 def _numba_array(argument: Any) -> Any:
@@ -131,11 +137,6 @@ def _numba_array(argument: Any) -> Any:
     if hasattr(argument, "device_ctypes_pointer") or not hasattr(argument, "__cuda_array_interface__"):
         return argument
     return cuda.as_cuda_array(argument, sync=False)
-
-
-def _ptx(kernel: Any, types: tuple[Any, ...], capability: tuple[int, int]) -> str:
-    """Compile a kernel for the types of its arguments."""
-    return str(cuda.compile_ptx(kernel.py_func, types, cc=capability, device=False)[0])
 
 
 def spread(kernel: Any, blocks: int, threads: int | tuple[int, int], stream: object, *arguments: Any) -> None:

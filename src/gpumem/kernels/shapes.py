@@ -29,6 +29,12 @@ def expect(name: str, array: Shaped, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{name} has the shape {tuple(array.shape)}, expected {shape}")
 
 
+def number(name: str, value: float, least: int) -> None:
+    """Raise a ValueError that names the argument, unless it is a number that is large enough."""
+    if not value >= least:
+        raise ValueError(f"{name} is {value}, expected at least {least}")
+
+
 def axes(name: str, array: Shaped, letters: str) -> tuple[int, ...]:
     """Return the shape of an array that must have one axis for each letter."""
     if len(array.shape) != len(letters):
@@ -67,8 +73,7 @@ def copy(x: Any, out: Any) -> int:
 def delay(steps: int, out: Shaped) -> None:
     """Check that the steps can be counted and there is a word for the result."""
     one(out=out)
-    if steps < 0:
-        raise ValueError(f"steps is {steps}, expected at least 0")
+    number("steps", steps, 0)
 
 
 def mean(x: Shaped, out: Shaped) -> int:
@@ -137,8 +142,7 @@ def batch_norm(
     images: Mapping[str, Shaped], columns: Mapping[str, Shaped | None], epsilon: float = 0
 ) -> tuple[int, int, int]:
     """Check arrays (N, C, ...) of one shape and numbers for each channel (C,); return (outer, channels, inner)."""
-    if not epsilon >= 0:
-        raise ValueError(f"epsilon is {epsilon}, expected at least 0")
+    number("epsilon", epsilon, 0)
     same(**images)
     name, x = next(iter(images.items()))
     shape = channels(name, x)
@@ -156,8 +160,7 @@ def layer_norm(
     rows: Mapping[str, Shaped], columns: Mapping[str, Shaped], saved: Mapping[str, Shaped], epsilon: float = 0
 ) -> tuple[int, int]:
     """Check arrays (N, D) of one shape, numbers for each column (D,) and for each row (N,); return (N, D)."""
-    if not epsilon >= 0:
-        raise ValueError(f"epsilon is {epsilon}, expected at least 0")
+    number("epsilon", epsilon, 0)
     name, x = next(iter(rows.items()))
     shape = axes(name, x, "ND")
     if not shape[1]:
@@ -272,8 +275,7 @@ def im2col(array: Shaped, x: Shaped, w: Shaped, padding: int, stride: int) -> in
 
 def buffers(steps: int, offset: Any, **columns: Any) -> int:
     """Check that there is a step and that all columns are flat and of one length; return that."""
-    if steps < 1:
-        raise ValueError(f"steps is {steps}, expected at least 1")
+    number("steps", steps, 1)
     axes("offset", offset, "B")
     return same(offset=offset, **columns)
 
@@ -293,12 +295,9 @@ def load_profile(size: Any, start: Any, end: Any, out: Any) -> tuple[int, int]:
     return same(size=size, start=start, end=end), steps
 
 
-def placement(
-    offset: Any, size: Any, start: Any, end: Any, host: Any, steps: int, alignment: int, height: int, found: Any
-) -> int:
+def placement(steps: int, alignment: int, height: int, found: Any, **columns: Any) -> int:
     """Return the number of buffers."""
-    for name, value, least in (("alignment", alignment, 1), ("height", height, 0)):
-        if value < least:
-            raise ValueError(f"{name} is {value}, expected at least {least}")
+    number("alignment", alignment, 1)
+    number("height", height, 0)
     expect("found", found, (3,))
-    return buffers(steps, offset, size=size, start=start, end=end, host=host)
+    return buffers(steps, **columns)

@@ -15,9 +15,9 @@ from __future__ import annotations
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.pool.smartpool.offline import MAX_ALIGNMENT, fit
+from gpumem.pool.smartpool.offline import in_order
 from gpumem.trace import I64, Trace
-from gpumem.trace.placement import NOWHERE, Placement
+from gpumem.trace.placement import Placement
 
 
 @strict
@@ -43,15 +43,8 @@ def stacked(trace: Trace, *, alignment: int = 256) -> Placement:
     >>> best_fit(trace, alignment=1).offset, stacked(trace, alignment=1).offset
     (array([ 0,  6, 10]), array([2, 8, 0]))
     """
-    if not 1 <= alignment <= MAX_ALIGNMENT:
-        raise ValueError(f"alignment: {alignment} is not in [1, 2**40]")
     b = trace.buffers
-    offset = np.full(len(b), NOWHERE, np.int64)
-    offset[~b.host & (b.size == 0)] = 0
-    todo = np.flatnonzero(~b.host & (b.size > 0))
-    keys = (todo, b.start[todo] - b.end[todo], _least_load(trace)[todo], ~trace.crossing[todo])
-    fit(b.size, b.start, b.end, trace.n, todo[np.lexsort(keys)], 0, alignment, True, offset)
-    return Placement(offset, int((offset + b.size)[~b.host].max(initial=0)), alignment)
+    return in_order(trace, alignment, (b.start - b.end, _least_load(trace), ~trace.crossing), smallest=True)
 
 
 def _least_load(trace: Trace) -> I64:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpumem.base.arguments import at_least
 from gpumem.base.jit import inner, jit
 from gpumem.simulator.hazards import hazards
 from gpumem.simulator.host_threads import HELD, LAST, LATE, Hosts
@@ -58,6 +59,13 @@ class Reservations(NamedTuple):
         self.state[_HEAP] = used - due
         room = np.zeros(len(self.size), np.int64)  # what is left is sorted, hence a heap
         return self._replace(time=np.concatenate([time[due:], room]), bytes=np.concatenate([size[due:], room]))
+
+
+def check_runs(trace: Trace, iterations: int) -> None:
+    """Refuse what cannot run: a trace without ops, or no iteration."""
+    if not len(trace.ops):
+        raise ValueError(f"trace {trace.name!r}: no ops, a bare instance has no timeline")
+    at_least("iterations", iterations)
 
 
 def engines(trace: Trace, machine: Machine) -> I64:

@@ -68,8 +68,7 @@ class Streams(NamedTuple):
 def kernels(trace: Trace) -> Bool:
     """Return which ops are kernels: they compute, for the first time or again."""
     role = trace.ops.role
-    found: Bool = (role == COMPUTE) | (role == RECOMPUTE)
-    return found
+    return np.asarray((role == COMPUTE) | (role == RECOMPUTE), np.bool_)
 
 
 @dataclass(slots=True, eq=False)
@@ -187,8 +186,7 @@ def hand_over(x: Streams, hosts: Hosts, position: int) -> int:
         x.waits[h] = hosts.blocks[i]
         x.given[h] += 1
         x.state[HANDED] += 1
-    at: int = x.issued[position // n % window, position % n]
-    return at
+    return int(x.issued[position // n % window, position % n])
 
 
 @inner

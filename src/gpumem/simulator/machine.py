@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gpumem.base.arguments import strict, strict_fields
+from gpumem.base.arguments import finite, strict, strict_fields
 from gpumem.base.display import Facts, Shown
 from gpumem.base.names import choice, one_of
 from gpumem.base.units import human, human_ns
@@ -45,8 +45,7 @@ class Link:
 
     def __post_init__(self) -> None:
         for what in ("latency_ns", "ns_per_byte"):
-            if not 0 <= getattr(self, what) < math.inf:
-                raise ValueError(f"link: {what} {getattr(self, what)} is not finite and >= 0")
+            finite(f"link: {what}", getattr(self, what))
 
     def copy_ns(self, size: I64) -> I64:
         """Return the time to copy `size` bytes, rounded to the nearest nanosecond (ties to even).
@@ -57,8 +56,7 @@ class Link:
             ns = np.rint(self.latency_ns + size * self.ns_per_byte)
         if (ns >= MAX_NS).any():
             raise ValueError(f"link: a copy of {np.max(size)} bytes takes too long to count in ns")
-        whole: I64 = ns.astype(np.int64)
-        return whole
+        return np.asarray(ns, np.int64)
 
 
 class MeasuredTimes(Protocol):
@@ -127,8 +125,7 @@ class Machine(Shown):
             if getattr(self, what) > 1:
                 raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is no fraction: it is above 1")
         for what in ("launch_ns", "pinned", "host_ns", "copy_host_ns", "reserved"):
-            if not 0 <= getattr(self, what) < math.inf:
-                raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is not finite and >= 0")
+            finite(f"machine {self.name!r}: {what}", getattr(self, what))
         for what in ("capacity", "pinned"):
             if getattr(self, what) >= MAX_BYTES:
                 raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is 2**62 bytes or more")

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from math import inf, lcm
+from math import lcm
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import finite, strict
+from gpumem.simulator._iteration import check_runs
 from gpumem.simulator._sharing_loop import SharedClock, Streams, kernels
 from gpumem.simulator.host_threads import Hosts
 from gpumem.simulator.machine import Machine
@@ -35,8 +36,7 @@ def rates(slowdown: float, most: int) -> tuple[int, list[int]]:
     >>> rates(0.5, 3)  # of one kernel all parts, of two each two thirds, of three half
     (6, [0, 6, 4, 3])
     """
-    if not 0 <= slowdown < inf:
-        raise ValueError(f"slowdown: {slowdown} is not finite and >= 0")
+    finite("slowdown:", slowdown)
     s = Fraction(str(slowdown))
     slower = [1 + s * (k - 1) for k in range(1, most + 1)]
     unit = lcm(*(x.numerator for x in slower))
@@ -109,10 +109,7 @@ def share(
     >>> [simulate(share(trace, machine, s), machine).makespan for s in (0.0, 0.5, 1.0)]
     [20, 23, 25]
     """
-    if not len(trace.ops):
-        raise ValueError(f"trace {trace.name!r}: no ops, a bare instance has no timeline")
-    if iterations < 1:
-        raise ValueError(f"iterations: {iterations} is below 1")
+    check_runs(trace, iterations)
     kernel, alone = kernels(trace), machine.durations(trace)
     streams = len(np.unique(trace.ops.stream[kernel]))
     unit, rate = rates(slowdown, streams)

@@ -30,7 +30,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.units import human
-from gpumem.simulator._iteration import Clock, Reservations, Steps
+from gpumem.simulator._iteration import Clock, Reservations, Steps, check_runs
 from gpumem.simulator.host_threads import Hosts, hosted
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import CAUSES, HOST, NONE, Timeline
@@ -167,10 +167,7 @@ def baseline(
 
 
 def _check(trace: Trace, placement: Placement | None, capacity: int | None, iterations: int) -> None:
-    if not len(trace.ops):
-        raise ValueError(f"trace {trace.name!r}: no ops, a bare instance has no timeline")
-    if iterations < 1:
-        raise ValueError(f"iterations: {iterations} is below 1")
+    check_runs(trace, iterations)
     if capacity is None:
         return
     if placement is not None:

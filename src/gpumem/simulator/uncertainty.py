@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem.base.arguments import strict, strict_fields
+from gpumem.base.arguments import at_least, strict, strict_fields
 from gpumem.simulator.machine import Machine
 from gpumem.trace import COPY_IN, COPY_OUT, F64, I64, SYNC, Trace
 
@@ -80,8 +80,7 @@ class Uncertainty:
             raise ValueError(f"link: {self.link} is not in (0, 1]")
         if not 0 <= self.link_used < 1:
             raise ValueError(f"link_used: {self.link_used} is not in [0, 1)")
-        if self.seed < 0:
-            raise ValueError(f"seed: {self.seed} is below 0")
+        at_least("seed", self.seed, 0)
 
     @property
     def certain(self) -> bool:
@@ -103,8 +102,7 @@ class Uncertainty:
         factor = np.exp(self.copy_noise * rng.standard_normal(len(ns)) - self.copy_noise**2 / 2)
         foreign = float(machine.out.copy_ns(np.array([FOREIGN]))[0]) / self.link
         waits = rng.random(len(ns)) < self.link_used
-        found: I64 = np.rint(ns * factor / self.link + waits * rng.random(len(ns)) * foreign).astype(np.int64)
-        return found
+        return np.rint(ns * factor / self.link + waits * rng.random(len(ns)) * foreign).astype(np.int64)
 
     @strict
     def drawn(self, trace: Trace, machine: Machine, draw: int) -> Trace:
@@ -135,5 +133,4 @@ class Uncertainty:
 
 def _factors(sigma: float, n: int, *key: int) -> F64:
     """Log-normal factors of mean 1."""
-    found: F64 = np.exp(sigma * np.random.default_rng(key).standard_normal(n) - sigma**2 / 2)
-    return found
+    return np.exp(sigma * np.random.default_rng(key).standard_normal(n) - sigma**2 / 2)

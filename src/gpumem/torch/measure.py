@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.base.display import Shown
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Link, Machine
@@ -93,8 +93,7 @@ def measure(
     """
     _check_device(device)
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0)):
-        if count < least:
-            raise ValueError(f"{what}: {count} is below {least}")
+        at_least(what, count, least)
     alone = _alone(make, device, batch, iterations, warmup)
     captured = record(
         make, device, batch=batch, iterations=max(iterations, 2), warmup=warmup, timed=True, name=name or name_of(make)
@@ -117,14 +116,9 @@ def threads(count: int) -> Iterator[None]:
 
 
 def _alone(make: Make, device: str, batch: int | None, iterations: int, warmup: int) -> int:
-    step, clock = made(make, device, batch), _clock(device)
-    took = []
-    for _ in range(warmup + iterations):
-        begin = clock()
-        with blamed("a step"):
-            step()
-            _wait(device)
-        took.append(clock() - begin)
+    step = made(make, device, batch)
+    with blamed("a step"):
+        took = _times(device, step, warmup + iterations)
     return round(statistics.median(took[warmup:]))
 
 
@@ -133,9 +127,16 @@ def _clock(device: str) -> Callable[[], int]:
     return HostStopwatch().clock if device == "cpu" else time.perf_counter_ns
 
 
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+def _times(device: str, run: Callable[[], object], count: int) -> list[int]:
+    """The ns of each of some runs."""
+    took, clock = [], _clock(device)
+    for _ in range(count):
+        begin = clock()
+        run()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        took.append(clock() - begin)
+    return took
 
 
 @strict
@@ -184,13 +185,7 @@ def _memory(device: str) -> int:
 
 def _fastest(device: str, run: Callable[[], object]) -> int:
     """The ns of the fastest of some runs, as what disturbs one makes it slower."""
-    took, clock = [], _clock(device)
-    for _ in range(TIMES):
-        begin = clock()
-        run()
-        _wait(device)
-        took.append(clock() - begin)
-    return max(min(took), 1)
+    return max(min(_times(device, run, TIMES)), 1)
 
 
 def _nothing_ns(device: str) -> float:

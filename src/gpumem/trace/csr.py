@@ -77,8 +77,7 @@ class Csr(Shown):
         array([50,  0, 10])
         """
         through = np.concatenate([[0], np.cumsum(values[self.idx], dtype=np.int64)])
-        total: I64 = through[self.ptr[1:]] - through[self.ptr[:-1]]
-        return total
+        return np.asarray(through[self.ptr[1:]] - through[self.ptr[:-1]], np.int64)
 
     def tolist(self) -> list[list[int]]:
         """Unpack into a list of lists."""

@@ -73,9 +73,7 @@ def touched(trace: Trace) -> Trace:
 def _from(trace: Trace, start: I64) -> Trace:
     """Let buffers live from some steps, which may be of the next turn, through their last access."""
     b, n = trace.buffers, trace.n
-    who = trace.accesses().op
-    last = np.full(len(b), -1, np.int64)
-    np.maximum.at(last, who.rows(), (who.idx - b.start[who.rows()]) % n)
+    last = trace.last_touch()
     end = np.where(trace.eternal | (last < 0), b.end, b.start + last + 1)
     turn = np.where(start < n, 0, n)
     crosses = trace.eternal | (end - turn > n)

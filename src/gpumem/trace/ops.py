@@ -163,8 +163,7 @@ class Ops(Shown):
         >>> Ops.make([[0], [1]], [[1], [0]], role=[COPY_OUT, RECOMPUTE]).copies
         array([ True, False])
         """
-        mine: Bool = (self.role == COPY_OUT) | (self.role == COPY_IN)
-        return mine
+        return np.asarray((self.role == COPY_OUT) | (self.role == COPY_IN), np.bool_)
 
     def _facts(self) -> Facts:
         measured, streams = int((self.duration != UNKNOWN).sum()), clipped(", ".join(self.streams), 80)

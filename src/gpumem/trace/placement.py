@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.base.display import Facts, Shown, frame
 from gpumem.base.units import human
 from gpumem.trace.columns import I64, MAX_BYTES, first, int_column
@@ -78,8 +78,7 @@ class Placement(Shown):
             Not one whole number for each buffer; a device buffer at a negative offset, at one that is no multiple of
             `alignment`, or whose end is 2**62 or more; a host buffer at another offset than -1; an alignment below 1.
         """
-        if alignment < 1:
-            raise ValueError(f"alignment: {alignment} is below 1")
+        at_least("alignment", alignment)
         at, device, size = int_column(offset, "offset"), ~trace.buffers.host, trace.buffers.size
         if len(at) != len(device):
             raise ValueError(f"offset: {len(at)} for {len(device)} buffers; give one for each, {NOWHERE} on the host")

@@ -164,14 +164,12 @@ class Trace(Shown):
         (array([ True, False, False]), array([ True, False,  True]))
         """
         b = self.buffers
-        forever: Bool = b.persistent & (b.end - b.start == self.n)
-        return forever
+        return np.asarray(b.persistent & (b.end - b.start == self.n), np.bool_)
 
     @property
     def crossing(self) -> Bool:
         """Which buffers are alive across the boundary, bool[B]: those that live for ever, and arcs that wrap."""
-        over: Bool = (self.buffers.end > self.n) | self.eternal
-        return over
+        return (self.buffers.end > self.n) | self.eternal
 
     @property
     def statistics(self) -> Csr:
@@ -269,16 +267,14 @@ def _check_ops(ops: Ops, count: int) -> None:
             raise ValueError(f"ops: {what} are no CSR: ptr does not ascend from 0 to {len(rows.idx)}")
         if (k := first((rows.idx < 0) | (rows.idx >= count))) >= 0:
             raise ValueError(f"op {rows.rows()[k]}: {what} buffer {rows.idx[k]}, but there are {count} buffers")
-    if (i := first((ops.stream < 0) | (ops.stream >= len(ops.streams)))) >= 0:
-        raise ValueError(f"op {i}: stream {ops.stream[i]}, but there are {len(ops.streams)} streams")
-    if (i := first((ops.host < 0) | (ops.host >= len(ops.hosts)))) >= 0:
-        raise ValueError(f"op {i}: host {ops.host[i]}, but there are {len(ops.hosts)} hosts")
+    numbered = (("stream", ops.stream, ops.streams), ("host", ops.host, ops.hosts), ("role", ops.role, ROLES))
+    for what, number, names in numbered:
+        if (i := first((number < 0) | (number >= len(names)))) >= 0:
+            raise ValueError(f"op {i}: {what} {number[i]}, but there are {len(names)} {what}s")
     if (i := first((ops.duration < UNKNOWN) | (ops.duration >= MAX_NS))) >= 0:
         raise ValueError(f"op {i}: duration {ops.duration[i]} ns is not in [0, 2**53)")
     if float(ops.duration.sum(dtype=np.float64)) >= MAX_NS:
         raise ValueError(f"ops: durations add up to 2**53 ns or more (the longest is {ops.duration.max()})")
-    if (i := first((ops.role < 0) | (ops.role >= len(ROLES)))) >= 0:
-        raise ValueError(f"op {i}: role {ops.role[i]}, but there are {len(ROLES)} roles")
     _check_statistics(ops)
     for what, column in (("flops", ops.flops), ("bytes moved", ops.moved)):
         if (i := first(~(np.isfinite(column) & (column >= 0)))) >= 0:

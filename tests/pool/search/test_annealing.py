@@ -13,7 +13,7 @@ def test_an_order_is_placed_by_first_fit_from_any_place_on() -> None:
     b = (trace := crowd(1, 30, 20)).buffers
     order = np.random.default_rng(0).permutation(30)
     want = np.zeros(30, np.int64)
-    fit(b.size, b.start, b.end, trace.n, order, 0, 1, False, want)
+    fit(trace, order, 0, 1, False, want)
     meet = meetings(b.start, b.end, trace.n)
     offset, top, stack = np.zeros((3, 30), np.int64)
     height, _ = refit(b.size, meet, order, 0, np.inf, offset, top, stack)

@@ -115,7 +115,7 @@ def _adam(w: Any, dw: Any, m: Any, v: Any, step: Any, rate: Any, beta1: Any, bet
         i += hop
 
 
-def _launch(kernel: Any, stream: object, *others: Any, **arrays: Any) -> None:
+def launch_each(kernel: Any, stream: object, *others: Any, **arrays: Any) -> None:
     """Check that the arrays have one shape, and hand the kernel their elements, then `others`."""
     n = _shapes.same(**arrays)
     each(kernel, n, stream, *(array.reshape(n) for array in arrays.values()), *others)
@@ -129,22 +129,22 @@ def copy(stream: object, x: Any, out: Any) -> None:
 
 def add(stream: object, a: Any, b: Any, out: Any) -> None:
     """Set out to a + b: any shape; out may be a or b."""
-    _launch(_add, stream, a=a, b=b, out=out)
+    launch_each(_add, stream, a=a, b=b, out=out)
 
 
 def relu(stream: object, x: Any, out: Any) -> None:
     """Set out to x where it is not negative, else to 0: any shape; out may be x."""
-    _launch(_relu, stream, x=x, out=out)
+    launch_each(_relu, stream, x=x, out=out)
 
 
 def relu_gradient(stream: object, y: Any, dy: Any, dx: Any) -> None:
     """Set dx to dy where y, the forward OUTPUT, is positive, else to 0: any shape; dx may be dy."""
-    _launch(_relu_gradient, stream, y=y, dy=dy, dx=dx)
+    launch_each(_relu_gradient, stream, y=y, dy=dy, dx=dx)
 
 
 def sgd(stream: object, w: Any, dw: Any, velocity: Any, rate: float, momentum: float, decay: float) -> None:
     """Update w in place: velocity = momentum * velocity + (dw + decay * w); w -= rate * velocity. Any shape."""
-    _launch(_sgd, stream, *map(np.float32, (rate, momentum, decay)), w=w, dw=dw, velocity=velocity)
+    launch_each(_sgd, stream, *map(np.float32, (rate, momentum, decay)), w=w, dw=dw, velocity=velocity)
 
 
 def tick(stream: object, step: Any) -> None:
@@ -167,7 +167,7 @@ def adam(
 ) -> None:
     """Update w, m and v in place as Adam does at step[0] >= 1: any shape. step (1,) is memory, so graphs can replay."""
     _shapes.one(step=step)
-    _launch(_adam, stream, step, *map(np.float32, (rate, beta1, beta2, epsilon)), w=w, dw=dw, m=m, v=v)
+    launch_each(_adam, stream, step, *map(np.float32, (rate, beta1, beta2, epsilon)), w=w, dw=dw, m=m, v=v)
 
 
 @kernel

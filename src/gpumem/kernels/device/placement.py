@@ -133,7 +133,8 @@ def placement(
     found: Any,
 ) -> None:
     """As in `reference`."""
-    count = _shapes.placement(offset, size, start, end, host, steps, alignment, height, found)
+    columns = {"offset": offset, "size": size, "start": start, "end": end, "host": host}
+    count = _shapes.placement(steps, alignment, height, found, **columns)
     overlap(stream, offset, size, start, end, steps, found[1:])
     launch(_set, 1, 1, stream, found[:1], _NONE)
     each(_alone, count, stream, offset, size, host, np.int64(alignment), np.int64(height), found)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import shapes as _shapes
-from gpumem.kernels.device.elementwise import binary, unary
+from gpumem.kernels.device.elementwise import binary, launch_each, unary
 from gpumem.kernels.device.matmul import batched_matmul, flat, product
-from gpumem.kernels.numba_cuda import block_each, block_max, block_sum, cuda, each, kernel
+from gpumem.kernels.numba_cuda import block_each, block_max, block_sum, cuda, kernel
 
 _ZERO, _LEAST = np.float32(0), np.float32(-np.inf)
 
@@ -147,11 +147,9 @@ def _gelu_gradient(x: Any, dy: Any) -> Any:
 
 def gelu(stream: object, x: Any, out: Any) -> None:
     """As in `reference`; out may be x."""
-    n = _shapes.same(x=x, out=out)
-    each(_gelu, n, stream, x.reshape(n), out.reshape(n))
+    launch_each(_gelu, stream, x=x, out=out)
 
 
 def gelu_gradient(stream: object, x: Any, dy: Any, dx: Any) -> None:
     """As in `reference`; dx may be dy."""
-    n = _shapes.same(x=x, dy=dy, dx=dx)
-    each(_gelu_gradient, n, stream, x.reshape(n), dy.reshape(n), dx.reshape(n))
+    launch_each(_gelu_gradient, stream, x=x, dy=dy, dx=dx)

@@ -79,7 +79,8 @@ def placement(
     >>> found.tolist()
     [3, 1, -1]
     """
-    _shapes.placement(offset, size, start, end, host, steps, alignment, height, found)
+    columns = {"offset": offset, "size": size, "start": start, "end": end, "host": host}
+    _shapes.placement(steps, alignment, height, found, **columns)
     code = np.where(size > height - offset, TOO_HIGH, FINE)
     code[(offset < 0) | (offset % alignment != 0)] = MISPLACED
     code[host] = np.where(offset[host] != -1, ON_HOST, FINE)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, SupportsIndex, TypeVar
 
 from gpumem.pool.allocators.protocol import Statistics
 
+B = TypeVar("B")
 Home = TypeVar("Home")
 
 
@@ -35,6 +37,14 @@ def rounded(size: int, unit: int) -> int:
     1024
     """
     return -(-size // unit) * unit
+
+
+def block_at(blocks: Mapping[int, B], offset: SupportsIndex) -> B:
+    """Return the live block that starts at an offset; `ValueError` where none does."""
+    try:
+        return blocks[operator.index(offset)]
+    except (TypeError, KeyError):
+        raise ValueError(f"offset {offset!r:.60}: no live block starts there") from None
 
 
 class FreeRanges:
@@ -159,24 +169,17 @@ class Live(Generic[Home]):
         self._blocks: dict[int, Granted[Home]] = {}
 
     def __getitem__(self, offset: SupportsIndex) -> Granted[Home]:
-        try:
-            return self._blocks[operator.index(offset)]
-        except (TypeError, KeyError):
-            raise ValueError(f"offset {offset!r:.60}: no live block starts there") from None
+        return block_at(self._blocks, offset)
 
     def add(self, offset: int, block: Granted[Home]) -> int:
         """Enter a block and return its offset."""
         self._blocks[offset] = block
-        self._counts.blocks.add(1)
-        self._counts.requested.add(block.requested)
-        self._counts.allocated.add(block.size)
+        self._counts.made(block.size, block.requested)
         return offset
 
     def remove(self, offset: SupportsIndex) -> Granted[Home]:
         """Strike a block out and return it; `ValueError` where none is live."""
         block = self[offset]
         del self._blocks[operator.index(offset)]
-        self._counts.blocks.drop(1)
-        self._counts.requested.drop(block.requested)
-        self._counts.allocated.drop(block.size)
+        self._counts.gone(block.size, block.requested)
         return block

@@ -10,11 +10,16 @@ MIN_ALLOCATION = 256  # kMinAllocationSize
 FIRST_REGION = 2 << 20  # "2MiB smallest initial allocation"
 
 
-class Regions(OnDevice):
+class Regions(OnDevice[None]):
     """Regions of the device that double; `_free` are their chunks that anyone may have. `BFC` tells the options."""
 
     def __init__(
-        self, capacity: int | None, allow_growth: bool, garbage_collection: bool, device: Native | None
+        self,
+        *,
+        capacity: int | None = None,
+        allow_growth: bool = True,
+        garbage_collection: bool = True,
+        device: Native | None = None,
     ) -> None:
         super().__init__(capacity, device, MIN_ALLOCATION)
         total = self.device.capacity

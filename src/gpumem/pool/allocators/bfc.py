@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from gpumem.pool.allocators._blocks import Granted, Live, checked, rounded
-from gpumem.pool.allocators._last_use import LastUse
+from gpumem.pool.allocators._blocks import Granted, checked, rounded
 from gpumem.pool.allocators._regions import MIN_ALLOCATION, Regions
-from gpumem.pool.allocators.native import Native, full
+from gpumem.pool.allocators.native import full
 
 MAX_INTERNAL_FRAGMENTATION = 128 << 20  # kMaxInternalFragmentation
 
@@ -51,18 +50,6 @@ class BFC(Regions):
     ----------
     TensorFlow, core/common_runtime/bfc_allocator.{h,cc} at 0854f7c and 010f3ed.
     """
-
-    def __init__(
-        self,
-        *,
-        capacity: int | None = None,
-        allow_growth: bool = True,
-        garbage_collection: bool = True,
-        device: Native | None = None,
-    ) -> None:
-        super().__init__(capacity, allow_growth, garbage_collection, device)
-        self._live: Live[None] = Live(self.statistics)
-        self._last_use = LastUse(lambda: self.synchronize())
 
     def allocate(self, size: int, *, stream: int = 0) -> int:
         """Return the offset of `size` bytes for work on `stream`."""

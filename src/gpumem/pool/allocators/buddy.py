@@ -12,12 +12,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from gpumem.pool.allocators._blocks import Granted, Live, checked
-from gpumem.pool.allocators._last_use import LastUse
+from gpumem.pool.allocators._blocks import Granted, checked
 from gpumem.pool.allocators.native import OPEN_ENDED, Native, OnDevice, full
 
 
-class Buddy(OnDevice):
+class Buddy(OnDevice[None]):
     """Knuth's buddy system in one arena that doubles where it is full.
 
     Parameters
@@ -64,8 +63,6 @@ class Buddy(OnDevice):
         self._base = self.device.reserve(self._most) if self._most else 0
         self._size = 0  # of the arena
         self._free: dict[int, list[int]] = {}  # bytes of a block -> starts within the arena, ascending
-        self._live: Live[None] = Live(self.statistics)
-        self._last_use = LastUse(lambda: self.synchronize())
 
     def allocate(self, size: int, *, stream: int = 0) -> int:
         """Return the offset of `size` bytes for work on `stream`."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gpumem.pool.allocators._blocks import Granted, Live, checked, rounded
+from gpumem.pool.allocators._blocks import Granted, checked, rounded
 from gpumem.pool.allocators._segments import LARGE_BUFFER, SMALL_SIZE, Expandable, Segments
 from gpumem.pool.allocators.native import GRANULARITY, Native, OnDevice, full
 
 MIN_BLOCK = 512  # kMinBlockSize: "all sizes are rounded to at least 512 bytes"
 
 
-class Caching(OnDevice):
+class Caching(OnDevice[Segments | Expandable]):
     """PyTorch's CUDACachingAllocator.
 
     Parameters
@@ -93,7 +93,6 @@ class Caching(OnDevice):
         self._requests = 0  # for large blocks
         self._idle_since: dict[int, int] = {}  # large segment -> `_requests` when it became wholly free
         self._pools: dict[tuple[bool, int], Segments | Expandable] = {}
-        self._live: Live[Segments | Expandable] = Live(self.statistics)
         self._pending: list[tuple[int, Granted[Segments | Expandable]]] = []  # freed, but another stream used them last
 
     def allocate(self, size: int, *, stream: int = 0) -> int:

@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpumem.base.names import choice
-from gpumem.pool.allocators._blocks import FreeRanges, Granted, Live, checked, rounded
-from gpumem.pool.allocators._last_use import LastUse
+from gpumem.pool.allocators._blocks import FreeRanges, Granted, checked, rounded
 from gpumem.pool.allocators.native import OPEN_ENDED, Native, OnDevice, full
 
 GRANULARITY = 512  # CNMEM_GRANULARITY, NVIDIA/cnmem src/cnmem.cpp at 09c2753
 FITS: dict[str, Callable[[FreeRanges, int], int | None]] = {"best": FreeRanges.best, "first": FreeRanges.lowest}
 
 
-class CnMem(OnDevice):
+class CnMem(OnDevice[FreeRanges]):
     """The pool that the SmartPool paper compares itself with.
 
     Parameters
@@ -83,8 +82,6 @@ class CnMem(OnDevice):
         self._fit, self._steals = choice(fit, FITS, "fit"), steal
         self._grows = grow and pool is not None
         self._managers = {0: FreeRanges()}  # by stream; 0 is the root
-        self._live: Live[FreeRanges] = Live(self.statistics)
-        self._last_use = LastUse(lambda: self.synchronize())
         self._mark: int | None = None  # highest byte handed out so far, of a pool without a size
         if pool is not None:
             size = rounded(checked(pool, "pool"), GRANULARITY)

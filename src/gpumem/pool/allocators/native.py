@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import gcd
+from typing import Generic
 
-from gpumem.pool.allocators._blocks import FreeRanges, Granted, Live, checked, rounded
+from gpumem.pool.allocators._blocks import FreeRanges, Granted, Home, Live, checked, rounded
+from gpumem.pool.allocators._last_use import LastUse
 from gpumem.pool.allocators.protocol import Statistics
 
 GRANULARITY = 2 << 20  # a GPU's page: "GPU pages which are 2MiB currently" (PyTorch, CUDACachingAllocator.cpp)
@@ -106,7 +108,7 @@ class Native:
         self.statistics.reserved.drop(size)
 
 
-class OnDevice:
+class OnDevice(Generic[Home]):
     """What an allocator has that takes its bytes from a `Native`: `device`, `statistics`, `synchronize`.
 
     Parameters
@@ -123,6 +125,8 @@ class OnDevice:
         self.device = device if device is not None else Native(capacity=capacity, granularity=granularity or unit)
         self.alignment = gcd(unit, self.device.alignment)
         self.statistics = Statistics(reserved=self.device.statistics.reserved)
+        self._live: Live[Home] = Live(self.statistics)
+        self._last_use = LastUse(lambda: self.synchronize())  # for those that let other streams have what was freed
 
     @property
     def synchronize(self) -> Callable[[], None]:

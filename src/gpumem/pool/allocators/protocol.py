@@ -83,6 +83,18 @@ class Statistics:
     allocated: Count = field(default_factory=Count)
     reserved: Count = field(default_factory=Count)
 
+    def made(self, size: int, requested: int) -> None:
+        """Count a block that was handed out."""
+        self.blocks.add(1)
+        self.requested.add(requested)
+        self.allocated.add(size)
+
+    def gone(self, size: int, requested: int) -> None:
+        """Count a block no longer."""
+        self.blocks.current -= 1
+        self.requested.current -= requested
+        self.allocated.current -= size
+
 
 class Pool(Allocator, Protocol):
     """An allocator that counts, as those of this package do; `pool.ALLOCATORS` names them."""

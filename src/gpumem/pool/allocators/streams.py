@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 
-from gpumem.pool.allocators._blocks import FreeRanges, Granted, Live, checked, rounded
+from gpumem.pool.allocators._blocks import FreeRanges, Granted, checked, rounded
 from gpumem.pool.allocators._regions import MIN_ALLOCATION, Regions
 from gpumem.pool.allocators.native import Native, full
 
@@ -70,11 +70,12 @@ class MultiStream(Regions):
         garbage_collection: bool = True,
         device: Native | None = None,
     ) -> None:
-        super().__init__(capacity, allow_growth, garbage_collection, device)
+        super().__init__(
+            capacity=capacity, allow_growth=allow_growth, garbage_collection=garbage_collection, device=device
+        )
         self.syncs = 0
         self._unsynced: dict[int, FreeRanges] = {}  # by the one stream that may still be using them
         self._nobodys = self._none()  # several streams may
-        self._live: Live[None] = Live(self.statistics)
         self._users: dict[int, set[int]] = {}  # of a live chunk: streams told of by `use` since the last sync
 
     def allocate(self, size: int, *, stream: int = 0) -> int:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpumem.base.jit import inner
+from gpumem.pool._interval_index import FAR as FAR
 from gpumem.trace import I64
 from gpumem.trace.lifetimes import meet
 
-FAR = 2**62
 UNIT = 8  # of the work, in sections that are added to a pile, all in one stretch
 LOOK, OPTION = 4 * UNIT, UNIT  # what takes as long as so many of these: a step for each buffer of its part, an option
 

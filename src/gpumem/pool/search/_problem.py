@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.pool.search._packing import FAR, PackingInstance
 from gpumem.pool.search.glue import Boxes, glue
 from gpumem.pool.smartpool.offline import MAX_ALIGNMENT, fit
@@ -137,7 +138,7 @@ class PlacementProblem:
         if len(ids):
             rest = rest[~np.isin(rest, ids)]
         every = np.concatenate([placed, rest])
-        fit(b.size, b.start, b.end, self.trace.n, every, len(placed), a, smallest, at)
+        fit(self.trace, every, len(placed), a, smallest, at)
         top = int((at + b.size)[every].max(initial=0))
         size, height = self.units[self.eternal] * a, self.height(top)
         below = np.cumsum(size) - size
@@ -147,6 +148,28 @@ class PlacementProblem:
         else:
             at[self.eternal] = -(-top // a) * a + below
         return Placement(at, max(height, self.floor), a, self.lowest)
+
+
+@dataclass(slots=True)
+class Walk:
+    """A local search: the lowest placement that it has met, below which it stops, and the work so far."""
+
+    problem: PlacementProblem
+    best: Placement
+    target: int  # bytes
+    work: int = field(default=0, kw_only=True)
+
+    def going(self, effort: float) -> bool:
+        """Whether there is something left to find and to spend."""
+        return self.best.height > self.target and self.work < effort and not work.over()
+
+    def keep(self, placed: Placement) -> None:
+        """Take note of a placement."""
+        self.best = min(self.best, placed, key=lambda p: p.height)
+
+    def tell(self, what: str) -> None:
+        """Say how low it has come."""
+        work.tell(f"{what}, {self.best.height / max(self.problem.lowest, 1):.4f} of the lower bound")
 
 
 def _twins(*columns: I64) -> I64:

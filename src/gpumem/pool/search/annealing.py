@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.base import work
 from gpumem.base.jit import inner, jit
-from gpumem.pool.search._problem import REST, PlacementProblem
+from gpumem.pool.search._problem import REST, Walk
+from gpumem.pool.search._skyline import row
 from gpumem.pool.search.greedy import ORDERS
 from gpumem.trace import F64, I64
 from gpumem.trace.lifetimes import meet
@@ -103,12 +103,6 @@ def _pick(meets: NDArray[np.uint8], offset: I64, top: I64, over: int, depth: flo
 
 
 @inner
-def _column(count: int) -> I64:
-    """Make room; a row of a table would be another kind of array, for which `refit` is compiled anew."""
-    return np.empty(count, np.int64)
-
-
-@inner
 def _move(order: I64, new: I64, here: int, there: int, swap: bool) -> None:
     """Write `order` to `new`: the entries at two places swapped, or the one `here` moved to before `there`."""
     new[:] = order
@@ -130,12 +124,12 @@ def anneal(
     anything above the target, 2 which, 3 how far down, 4 swap or move, 5 where to.
     """
     count = len(order)
-    offset, top, stack, rank = _column(count), _column(count), _column(count), _column(count)
+    offset, top, stack, rank = row(count), row(count), row(count), row(count)
     height, spent = refit(size, meets, order, 0, np.inf, offset, top, stack)
     cost = height + OVERFLOW * above(offset, top, target)
     least = height
     best[0], best[1] = order, offset
-    new, other, new_top, new_stack = _column(count), _column(count), _column(count), _column(count)
+    new, other, new_top, new_stack = row(count), row(count), row(count), row(count)
     rank[order] = np.arange(count)
     for u in draws:
         if least <= target or spent >= effort:
@@ -181,14 +175,10 @@ MOVES = 4096  # random moves drawn at a time
 
 
 @dataclass(slots=True)
-class OrderWalk:
-    """A walk through orders, and the lowest placement met; not for problems where something is fixed."""
+class OrderWalk(Walk):
+    """A walk through orders; not for problems where something is fixed."""
 
-    problem: PlacementProblem
-    best: Placement
-    target: int  # bytes
     rng: np.random.Generator
-    work: int = 0
     order: I64 = field(default_factory=lambda: np.empty(0, np.int64))  # ids that are arranged so far
 
     def run(self, effort: int) -> Placement:
@@ -196,14 +186,9 @@ class OrderWalk:
         size = self.problem.trace.buffers.size[self.problem.free]
         for least, share in STAGES:
             joins = min(int(np.count_nonzero(size >= least * self.problem.trace.peak_load)), MOST)
-            if joins > len(self.order) and self.work < effort * share and self.going:
+            if joins > len(self.order) and self.going(effort * share):
                 self._stage(self.problem.free[len(self.order) : joins], int(effort * share))
         return self.best
-
-    @property
-    def going(self) -> bool:
-        """Whether there is something left to find, and time."""
-        return self.best.height > self.target and not work.over()
 
     def _stage(self, new: I64, most: int) -> None:
         """Let buffers join, and anneal."""
@@ -212,7 +197,7 @@ class OrderWalk:
         now = np.arange(len(ids)) if len(self.order) else self._greedy(ids, meet)
         floor = self.problem.peak_units(ids)
         best, lowest, begin = np.stack([now, now]), 2**62, self.work
-        while self.work < most and self.going and lowest > floor:
+        while self.going(most) and lowest > floor:
             heat = HOT * (COLD / HOT) ** ((self.work - begin) / (most - begin)) * floor
             share = min((most - begin) // CHUNKS + 1, most - self.work)
             draws, here = self.rng.random((MOVES, DRAWS)), np.empty_like(best)
@@ -221,9 +206,9 @@ class OrderWalk:
             if reached < lowest:
                 best, lowest = here, reached
                 if self.problem.base + (reached - 1) * self.problem.alignment < self.best.height:
-                    self.best = min(self.best, self.problem.around(ids, best[1]), key=lambda p: p.height)
+                    self.keep(self.problem.around(ids, best[1]))
                     self.work += REST * (len(self.problem.free) - len(ids))
-            work.tell(f"annealing, {self.best.height / max(self.problem.lowest, 1):.4f} of the lower bound")
+            self.tell("annealing")
         self.order = ids[best[0]]
 
     def _greedy(self, ids: I64, meet: NDArray[np.uint8]) -> I64:

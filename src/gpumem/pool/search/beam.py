@@ -24,7 +24,7 @@ import numpy as np
 from gpumem.base import work
 from gpumem.base.jit import inner, jit
 from gpumem.pool.search._packing import FAR, PackingInstance
-from gpumem.pool.search._problem import RATE, PlacementProblem
+from gpumem.pool.search._problem import RATE, Walk
 from gpumem.pool.search._skyline import (
     GIVE_UP,
     TRIES,
@@ -167,18 +167,13 @@ def beam(p: PackingInstance, width: int, work: int) -> tuple[int, int, I64]:
 
 
 @dataclass(slots=True)
-class BeamWalk:
-    """The lowest placement met by beams that get wider; not for problems where something is fixed."""
-
-    problem: PlacementProblem
-    best: Placement
-    target: int  # bytes
-    work: int = 0
+class BeamWalk(Walk):
+    """Beams that get wider; not for problems where something is fixed."""
 
     def run(self, effort: int) -> Placement:
         """Ask for half of what is above the target each time, with a wider beam where that is not found."""
         ids, width = np.sort(self.problem.free), WIDTH
-        while len(ids) <= MOST and self.best.height > self.target and self.work < effort and not work.over():
+        while len(ids) <= MOST and self.going(effort):
             p = self.problem.instance(ids, (self.target + self.best.height - 1) // 2)
             if width * (3 * len(ids) + 2 * p.sections) > ROOM:
                 break
@@ -190,7 +185,6 @@ class BeamWalk:
             if left:
                 width *= WIDER
             else:
-                placed = self.problem.complete(ids, offset, smallest=True)
-                self.best = min(self.best, placed, key=lambda p: p.height)
-            work.tell(f"beam of {width}, {self.best.height / max(self.problem.lowest, 1):.4f} of the lower bound")
+                self.keep(self.problem.complete(ids, offset, smallest=True))
+            self.tell(f"beam of {width}")
         return self.best

@@ -14,16 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.base import work
 from gpumem.base.jit import inner, jit
-from gpumem.pool.search._problem import REST, PlacementProblem
+from gpumem.pool._interval_index import FAR
+from gpumem.pool.search._problem import REST, Walk
 from gpumem.trace import F64, I64
 from gpumem.trace.lifetimes import meet
 from gpumem.trace.placement import Placement
 
 OUT = -1
 STUCK = 2**48  # what an obstacle weighs: more than all else together
-FAR = 2**62
 LOOK, SORT = 4, 40  # work: to look at a buffer, and to sort one that is in
 
 
@@ -151,14 +150,10 @@ PAIR = 2  # work to find out whether two buffers meet
 
 
 @dataclass(slots=True)
-class EjectionWalk:
-    """The lowest placement met below falling goals; what is fixed stays."""
+class EjectionWalk(Walk):
+    """Goals that fall; what is fixed stays."""
 
-    problem: PlacementProblem
-    best: Placement
-    target: int  # bytes
     rng: np.random.Generator
-    work: int = 0
 
     def run(self, effort: int) -> Placement:
         """Begin anew, with other weights, until the target is reached or the effort spent; return the lowest."""
@@ -167,10 +162,6 @@ class EjectionWalk:
             self._descend(*self._ranked(*POWERS[turn % len(POWERS)]), effort)
             turn += 1
         return self.best
-
-    def going(self, effort: int) -> bool:
-        """Whether there is something left to find and to spend."""
-        return self.best.height > self.target and self.work < effort and not work.over()
 
     def _ranked(self, size: float, length: float) -> tuple[I64, I64, list[int]]:
         """Return the buffers to place, those of each stage by weight; their weights; how many there are so far."""
@@ -205,9 +196,9 @@ class EjectionWalk:
                 if not done:
                     break
                 placed = self.problem.around(ids[:count], offset[held : held + count])
-                self.best = min(self.best, placed, key=lambda p: p.height)
+                self.keep(placed)
                 if placed.height <= goal:
                     break
-            work.tell(f"ejection, {self.best.height / max(self.problem.lowest, 1):.4f} of the lower bound")
+            self.tell("ejection")
             failed += self.best.height >= before
             share = share / 2 if self.best.height < before else (1 + share) / 2

@@ -17,6 +17,7 @@ holds at the position, it is overdue, and nothing is put on its bytes.
 from __future__ import annotations
 
 from collections import deque
+from typing import Literal
 
 from gpumem.pool.smartpool._iteration import GRAM, RequestTable
 from gpumem.pool.smartpool._region import Held, Region
@@ -26,6 +27,9 @@ WINDOW = 4  # how far ahead a request is looked for, and how many mallocs may co
 LOST = 8  # unexpected mallocs, with fewer than CALM expected requests between them, and the position is unknown
 CALM = 8
 NONE = -1
+How = Literal["", "ahead", "found", "size", "extra", "late", "early", "lost"]  # a request comes; as planned: ""
+NOTED: tuple[How, ...] = ("size", "extra", "late", "early", "lost")  # what counts as a `Deviation`, of that kind
+ODD: tuple[How, ...] = ("size", "extra", "ahead", "late")  # of mallocs: what makes the position doubtful
 
 
 class Cursor:
@@ -69,7 +73,7 @@ class Cursor:
         self._pass(at)
         return True
 
-    def seek(self, size: int) -> tuple[int, str]:
+    def seek(self, size: int) -> tuple[int, How]:
         """Move to the request that this malloc is; return its buffer, or -1, and how it deviates, if it does.
 
         The malloc has not happened yet: `made` says that it has.
@@ -100,9 +104,9 @@ class Cursor:
         low, size = self.region.base + self.table.offset[buffer], self.table.size[buffer]
         return self.region.claim(low, size, stream) if self.region.vacant(low, size) else None
 
-    def made(self, held: Held, size: int, buffer: int, how: str) -> None:
+    def made(self, held: Held, size: int, buffer: int, how: How) -> None:
         """The malloc that `seek` was asked about has happened."""
-        if how in ("size", "extra", "late", "lost"):
+        if how in NOTED:
             self.statistics.note(how, self.position, size)
         if buffer != NONE:
             self.adopt(held, buffer)
@@ -110,7 +114,7 @@ class Cursor:
             self._advance()
         if how == "size":
             self._skipped.append(buffer)  # if it was one too many, the right one comes late
-        self._judge(size, expected=not how, odd=how in ("size", "extra", "ahead", "late"))
+        self._judge(size, expected=not how, odd=how in ODD)
 
     def adopt(self, held: Held, buffer: int) -> None:
         """Take a live block to be this buffer."""
@@ -131,7 +135,8 @@ class Cursor:
 
     def freed(self, held: Held, size: int) -> None:
         """A live block is freed."""
-        buffer, table = held.buffer, self.table
+        buffer = held.buffer
+        how: How = "extra"
         if buffer != NONE:
             self._holder[buffer], held.buffer = None, NONE
         if self._trouble >= LOST:
@@ -141,15 +146,13 @@ class Cursor:
                 self._go(at)
                 self._skip(1)
                 self._settle()
-        elif buffer == NONE:
-            how = "extra"
-        else:
-            how = self._freed_as_planned(buffer, table.requests[self.position])
-        if how in ("extra", "late", "early", "lost"):
+        elif buffer != NONE:
+            how = self._freed_as_planned(buffer, self.table.requests[self.position])
+        if how in NOTED:
             self.statistics.note(how, self.position, size)
         self._judge(-size, expected=not how, odd=False)
 
-    def _freed_as_planned(self, buffer: int, due: int) -> str:
+    def _freed_as_planned(self, buffer: int, due: int) -> How:
         """Move past the free of a buffer, unless it comes too late or much too early; return how it deviates."""
         if due == ~buffer:
             self._advance()
@@ -161,7 +164,7 @@ class Cursor:
             ahead %= self.table.length
         if ahead >= WINDOW or self.table.requests[self._after(self.position, ahead)] != ~buffer:
             return "early"
-        how = "ahead" if self._skip(ahead) else ""
+        how: How = "ahead" if self._skip(ahead) else ""
         self._advance()
         return how
 

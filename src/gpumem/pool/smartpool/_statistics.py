@@ -59,18 +59,6 @@ class SmartPoolStatistics(Statistics):
     recent: deque[Deviation] = field(default_factory=lambda: deque(maxlen=16))
     requests: int = 0
 
-    def made(self, size: int, requested: int) -> None:
-        """Count a block."""
-        self.blocks.add(1)
-        self.requested.add(requested)
-        self.allocated.add(size)
-
-    def gone(self, size: int, requested: int) -> None:
-        """Count a block no longer."""
-        self.blocks.current -= 1
-        self.requested.current -= requested
-        self.allocated.current -= size
-
     def note(self, kind: str, position: int, size: int) -> None:
         """Add a deviation."""
         self.deviations[kind] += 1

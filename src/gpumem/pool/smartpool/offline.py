@@ -15,12 +15,15 @@ Each buffer goes into a hole between the buffers placed so far that are alive wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gpumem.base.arguments import strict
 from gpumem.base.jit import jit
-from gpumem.pool._interval_index import place
+from gpumem.pool._interval_index import FAR, place
 from gpumem.trace import I64, Trace, int_column
 from gpumem.trace.lifetimes import meet
 from gpumem.trace.placement import NOWHERE, Placement
@@ -102,21 +105,25 @@ def colour(
 
 
 def _place(trace: Trace, alignment: int, *, smallest: bool) -> Placement:
+    return in_order(trace, alignment, (trace.buffers.start, -trace.buffers.size), smallest=smallest)
+
+
+def in_order(trace: Trace, alignment: int, keys: Sequence[NDArray[Any]], *, smallest: bool) -> Placement:
+    """Place buffers by keys, of which the last one counts most, each into the smallest or the lowest hole that fits."""
     if not 1 <= alignment <= MAX_ALIGNMENT:
         raise ValueError(f"alignment: {alignment} is not in [1, 2**40]")
     b = trace.buffers
     offset = np.full(len(b), NOWHERE, np.int64)
     offset[~b.host & (b.size == 0)] = 0  # nothing to place: zero bytes overlap nothing
     todo = np.flatnonzero(~b.host & (b.size > 0))
-    order = todo[np.lexsort((todo, b.start[todo], -b.size[todo]))]
-    fit(b.size, b.start, b.end, trace.n, order, 0, alignment, smallest, offset)
+    order = todo[np.lexsort((todo, *(key[todo] for key in keys)))]
+    fit(trace, order, 0, alignment, smallest, offset)
     return Placement(offset, int((offset + b.size)[~b.host].max(initial=0)), alignment)
 
 
-def fit(
-    size: I64, start: I64, end: I64, n: int, order: I64, first: int, alignment: int, smallest: bool, offset: I64
-) -> None:
+def fit(trace: Trace, order: I64, first: int, alignment: int, smallest: bool, offset: I64) -> None:
     """Fill `offset` for `order[first:]`; what comes before is placed already, aligned and sorted by offset."""
+    n, size, start, end = trace.n, trace.buffers.size, trace.buffers.start, trace.buffers.end
     if len(order) <= FEW:
         _scan(size, start, end, n, order, first, alignment, smallest, offset)
         return
@@ -139,7 +146,7 @@ def _scan(
         x = order[count]
         s, e, need = start[x], end[x], size[x]
         floor = 0  # lowest aligned byte above every overlapping buffer seen so far
-        best, best_hole = -1, 2**62
+        best, best_hole = -1, FAR
         for k in range(count):
             y = placed[k]
             if meet(s, e, start[y], end[y], n):

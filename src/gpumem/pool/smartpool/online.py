@@ -13,17 +13,16 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from math import gcd
-from typing import SupportsIndex
+from typing import cast
 
 from gpumem import check
 from gpumem.base.arguments import strict
-from gpumem.pool.allocators._blocks import checked
+from gpumem.pool.allocators._blocks import block_at, checked
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.allocators.protocol import Pool, stepwise
-from gpumem.pool.smartpool._cursor import NONE, Cursor
+from gpumem.pool.smartpool._cursor import NONE, Cursor, How
 from gpumem.pool.smartpool._iteration import Observer, RequestTable, recorded
 from gpumem.pool.smartpool._region import Held, Region
 from gpumem.pool.smartpool._statistics import SmartPoolStatistics
@@ -170,8 +169,7 @@ class SmartPool:
     @property
     def capacity(self) -> int | None:
         """The fallback's, None where it has none."""
-        found: int | None = getattr(self._fallback, "capacity", None)
-        return found
+        return cast(int | None, getattr(self._fallback, "capacity", None))
 
     @property
     def base(self) -> int | None:
@@ -193,7 +191,8 @@ class SmartPool:
     def _allocate(self, asked: int, stream: int) -> int:
         """Serve a request that is not known to be as planned."""
         self._replan(stream)
-        buffer, how, held = NONE, "", None
+        buffer, held = NONE, None
+        how: How = ""
         if self._cursor is not None:
             buffer, how = self._cursor.seek(asked)
             self._take_region(self._cursor, stream)
@@ -214,7 +213,8 @@ class SmartPool:
 
     def free(self, offset: int, *, stream: int = 0) -> None:
         """Take back what `allocate` returned, last used on `stream`."""
-        held = (type(offset) is int and self._live.get(offset)) or self._found(offset)
+        live = self._live
+        held = live[offset] if type(offset) is int and offset in live else block_at(live, offset)
         cursor = self._cursor
         if self._observer is not None:
             self._replan(stream)
@@ -233,12 +233,6 @@ class SmartPool:
         if cursor is not None:
             cursor.freed(held, held.requested)
         self._observe(held.low, 0)
-
-    def _found(self, offset: SupportsIndex) -> Held:
-        try:
-            return self._live[operator.index(offset)]
-        except (TypeError, KeyError):
-            raise ValueError(f"offset {offset!r:.60}: no live block starts there") from None
 
     def trim(self) -> bool:
         """Give the plan's region back where no block is in it, to take it again later; return whether it went."""

@@ -90,18 +90,6 @@ def _operands(c: Convolution) -> tuple[int, int, int]:
     return c.image_bytes, c.filter_bytes, c.output_bytes
 
 
-def _anything(c: Convolution) -> bool:
-    return True
-
-
-def _nothing(c: Convolution) -> int:
-    return 0
-
-
-def _directly(c: Convolution) -> float:
-    return _pass(2 * c.products, *_operands(c))
-
-
 def _overlaps(c: Convolution) -> bool:
     """Whether lowering copies anything: a 1x1 filter of stride 1 finds its matrix in the image."""
     return max(*c.filter, *c.stride, *(pad + 1 for pad in c.padding)) > 1
@@ -177,7 +165,13 @@ def _small(c: Convolution) -> bool:
 
 
 TABLE: tuple[Algorithm, ...] = (
-    Algorithm("implicit-gemm", _anything, _nothing, _directly, "[1] section 3; [5]: no workspace"),
+    Algorithm(
+        "implicit-gemm",
+        lambda c: True,
+        lambda c: 0,
+        lambda c: _pass(2 * c.products, *_operands(c)),
+        "[1] section 3; [5]: no workspace",
+    ),
     Algorithm("gemm", _overlaps, _lowered, _by_lowering, "[1] section 3"),
     Algorithm(
         "winograd",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial, wraps
 from typing import Any
 
@@ -24,6 +24,7 @@ from gpumem.torch.internals import (
     without_key,
 )
 from gpumem.torch.internals.redirected import CAST, original, redirected
+from gpumem.torch.step.ops import mapped
 
 
 def _these(names: str) -> frozenset[str]:
@@ -70,8 +71,7 @@ class Autocast:
     @contextmanager
     def on_meta(self) -> Iterator[None]:
         """Let `torch.autocast("cuda")` cast tensors without a device."""
-        with ExitStack() as world:
-            library = world.enter_context(kernels())
+        with kernels() as library:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that a kernel is replaced
                 for name in kernels_of(AUTOCAST.name):
@@ -79,15 +79,14 @@ class Autocast:
                     if name not in LEFT and "::" not in name:
                         library.impl(name, self._kernel(name), AUTOCAST.name)
             # autocast leaves the key out again where it is off, so ops cost nothing there
-            world.enter_context(with_key(AUTOCAST))
-            world.enter_context(redirected(self._stand_ins()))
-            world.callback(self.kept.clear)
-            yield
+            with with_key(AUTOCAST), redirected(self._stand_ins()):
+                yield
+        self.kept.clear()
 
     def _stand_ins(self) -> Iterator[tuple[str, Any]]:
         clear, cast = torch.clear_autocast_cache, original(CAST)
         yield "torch.clear_autocast_cache", lambda: (self.kept.clear(), clear())
-        yield CAST, lambda x, on, to: cast(x, _there(on), to)
+        yield CAST, lambda x, on, to: cast(x, "meta" if on == "cuda" else on, to)
         for name in ASKED:
             yield name, _of_cuda(original(name))
 
@@ -104,12 +103,11 @@ class Autocast:
         with _off():
             dtype = policy((*args, *kwargs.values()))
             # the last one first, as the compiler of PyTorch's wheels orders it
-            kwargs = {what: self._cast(x, dtype) for what, x in reversed(kwargs.items())}
-            return op(*[self._cast(x, dtype) for x in reversed(args)][::-1], **kwargs)
+            cast = partial(self._cast, dtype=dtype)
+            kwargs = {what: mapped(x, cast) for what, x in reversed(kwargs.items())}
+            return op(*[mapped(x, cast) for x in reversed(args)][::-1], **kwargs)
 
     def _cast(self, x: Any, dtype: torch.dtype) -> Any:
-        if isinstance(x, (list, tuple)):
-            return type(x)(self._cast(y, dtype) for y in x)
         if not _eligible(x) or x.dtype == dtype:
             return x
         weight = dtype == _half() and x.dtype == torch.float32 and x.requires_grad and x.is_leaf and not x._is_view()
@@ -171,10 +169,6 @@ def _of_cuda(asked: Callable[..., Any]) -> Callable[..., Any]:
         return asked(*args, **kwargs)
 
     return called
-
-
-def _there(device: str) -> str:
-    return "meta" if device == "cuda" else device
 
 
 def _eligible(x: Any) -> bool:

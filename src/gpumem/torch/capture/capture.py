@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.base.names import one_of
 from gpumem.torch.capture.capture_mode import CaptureMode
 from gpumem.torch.capture.captured import Captured, cut
@@ -145,8 +145,7 @@ def record(
         raise WorkloadError("device: 'cuda': PyTorch sees no CUDA device here; 'meta' needs none")
     samples = 1 if batch is None else batch
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", samples, 1)):
-        if count < least:
-            raise ValueError(f"{what}: {count} is below {least}")
+        at_least(what, count, least)
     if isinstance(make, TrainingScript):
         make.check(device, batch)
     whole = isinstance(make, TrainingScript)

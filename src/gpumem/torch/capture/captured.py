@@ -24,6 +24,9 @@ ALIKE = (
 )
 
 
+MADE_IN = {ARRIVAL: INPUT, OPTIMIZER: OPT_TEMP, BACKWARD: ACT_GRAD}  # what is made in a phase; else it depends
+
+
 def check_alike(made: Recording, bounds: list[tuple[int, int]], phases: list[str]) -> None:
     """Raise unless the last two iterations run the same ops on operands of the same sizes."""
     (lo, hi), (start, end) = bounds[-2:]
@@ -208,35 +211,22 @@ def _kept(
             stay[j] = int(alloc[j])
             more[recorder.tensor_of(j), made.ops.name[alloc[j]]] += 1
     more -= Counter((recorder.tensor_of(j), made.ops.name[alloc[j]]) for j in goes_on.tolist())
-    touched = {*_within(made.ops.reads, lo, hi).tolist(), *_within(made.ops.writes, lo, hi).tolist()}
+    touched = {j for rows in (made.ops.reads, made.ops.writes) for j in rows.idx[rows.ptr[lo] : rows.ptr[hi]].tolist()}
     for j in np.flatnonzero((alloc >= 0) & (alloc < lo) & (free == NEVER)).tolist():
         if j not in touched and more[recorder.tensor_of(j), made.ops.name[alloc[j]]]:
             stay[j] = int(alloc[j])
     return stay, sum(count * tensor[0] for (tensor, _), count in more.items())
 
 
-def _within(rows: Csr, lo: int, hi: int) -> I64:
-    found: I64 = rows.idx[rows.ptr[lo] : rows.ptr[hi]]
-    return found
-
-
 def _kinds(recorder: OpRecorder, alloc: I64, free: I64) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What each block is for, and its name where it has one."""
     phase = recorder.phase
     first_backward = _first_backward(phase)
-    kind, name = [], [""] * len(alloc)
-    for begin, end in zip(alloc.tolist(), free.tolist()):
-        if begin < 0:
-            kind.append(OTHER)
-        elif phase[begin] == ARRIVAL:
-            kind.append(INPUT)
-        elif phase[begin] == OPTIMIZER:
-            kind.append(OPT_TEMP)
-        elif phase[begin] == BACKWARD:
-            kind.append(ACT_GRAD)
-        else:
-            at = first_backward[begin]
-            kind.append(ACTIVATION if end >= at else TEMP)
+    name = [""] * len(alloc)
+    kind = [
+        OTHER if begin < 0 else MADE_IN.get(phase[begin]) or (ACTIVATION if end >= first_backward[begin] else TEMP)
+        for begin, end in zip(alloc.tolist(), free.tolist())
+    ]
     for block, (what, called) in recorder.roles.items():
         kind[block], name[block] = what, called
     return tuple(kind), tuple(name)
@@ -244,12 +234,8 @@ def _kinds(recorder: OpRecorder, alloc: I64, free: I64) -> tuple[tuple[str, ...]
 
 def _first_backward(phase: list[str]) -> list[int]:
     """For each op, the first backward op after it."""
-    following, found = len(phase), []
-    for i in range(len(phase) - 1, -1, -1):
-        if phase[i] == BACKWARD:
-            following = i
-        found.append(following)
-    return found[::-1]
+    at = np.where([one == BACKWARD for one in phase], np.arange(len(phase)), len(phase))
+    return list(np.minimum.accumulate(at[::-1])[::-1].tolist())
 
 
 def _notes(recorder: OpRecorder, kept: int, several: bool) -> tuple[str, ...]:

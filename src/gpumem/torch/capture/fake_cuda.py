@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial, partialmethod
 from typing import Any
 
@@ -80,18 +80,13 @@ aten = torch.ops.aten
 @contextmanager
 def as_cuda() -> Iterator[None]:
     """Let what runs inside dispatch on `meta` as it would on a GPU."""
-    with ExitStack() as world:
-        library = world.enter_context(kernels())
+    with kernels() as library:
         add_kernels(library)
         library.impl("scaled_dot_product_attention", attention, "AutogradMeta")
-        world.enter_context(there())
-        world.enter_context(redirected(_stand_ins()))
-        world.enter_context(Autocast().on_meta())
-        world.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings(
-            "ignore", "for .*: copying from a non-meta parameter"
-        )  # a checkpoint's values are no matter
-        yield
+        with there(), redirected(_stand_ins()), Autocast().on_meta(), warnings.catch_warnings():
+            # a checkpoint's values are no matter
+            warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")
+            yield
 
 
 def _stand_ins() -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 from unittest.mock import patch
 
+from gpumem.torch.capture.one_gpu import Idle
 from gpumem.torch.internals.redirected import SAVED, redirected
 
 ENVIRONMENT = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "DISABLE_MLFLOW_INTEGRATION": "TRUE"}
@@ -34,11 +35,8 @@ NOT_CALLED = {
 }
 
 
-class Nothing:
+class Nothing(Idle):
     """What stands in for a function or a class that is not called: it takes everything, and does nothing."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
 
     def __call__(self, *args: Any, **kwargs: Any) -> Nothing:
         return self
@@ -48,12 +46,6 @@ class Nothing:
             raise AttributeError(name)
         return self
 
-    def __enter__(self) -> Nothing:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
 
 @contextmanager
 def hands_off(stop: Callable[[str], NoReturn]) -> Iterator[None]:
@@ -62,20 +54,22 @@ def hands_off(stop: Callable[[str], NoReturn]) -> Iterator[None]:
     def asks(*args: Any, **kwargs: Any) -> NoReturn:
         stop("asks for input, and nobody answers")
 
-    with ExitStack() as world:
-        world.enter_context(patch.dict(os.environ, ENVIRONMENT))
-        world.enter_context(patch("builtins.input", asks))
-        world.enter_context(patch("getpass.getpass", asks))
-        world.enter_context(patch.object(sys, "stdin", _Unanswered(asks)))
-        world.enter_context(redirected([(SAVED, Nothing)]))
-        world.enter_context(warnings.catch_warnings())
+    with (
+        patch.dict(os.environ, ENVIRONMENT),
+        patch("builtins.input", asks),
+        patch("getpass.getpass", asks),
+        patch.object(sys, "stdin", _Unanswered(asks)),
+        redirected([(SAVED, Nothing)]),
+        warnings.catch_warnings(),
+        ExitStack() as world,
+    ):
         warnings.filterwarnings("ignore", "This DataLoader will create")  # it creates no workers here
         finder = _Finder(world)
         for name in NOT_CALLED:
             if name in sys.modules:
                 finder.stand_in(sys.modules[name])
-        world.enter_context(patch.object(sys, "meta_path", [finder, *sys.meta_path]))
-        yield
+        with patch.object(sys, "meta_path", [finder, *sys.meta_path]):
+            yield
 
 
 class _Unanswered(io.TextIOBase):
@@ -110,11 +104,8 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if name not in NOT_CALLED or self.looking:
             return None
-        self.looking = True
-        try:
+        with patch.object(self, "looking", True):
             spec = importlib.util.find_spec(name)
-        finally:
-            self.looking = False
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 

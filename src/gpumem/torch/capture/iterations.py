@@ -95,12 +95,8 @@ class Iterations:
             make(optimizer, *args, **kwargs)
             self._number(optimizer)
 
-        hook = register_optimizer_step_post_hook(self._stepped)
-        try:
-            with redirected([(OPTIMIZER, made)]):
-                yield
-        finally:
-            hook.remove()
+        with register_optimizer_step_post_hook(self._stepped), redirected([(OPTIMIZER, made)]):
+            yield
 
     def _number(self, optimizer: torch.optim.Optimizer) -> int:
         number: int = self.numbers.setdefault(optimizer, len(self.last))

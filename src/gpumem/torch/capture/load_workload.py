@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from gpumem.base.arguments import strict
 from gpumem.base.names import meant
@@ -36,8 +36,7 @@ def load(where: str, device: str = "meta") -> Make:
         known = f"; it defines {', '.join(functions)}" if functions else "; it defines no function"
         known += f" (a whole script is --script {path.name})" if name == "make" else ""
         raise WorkloadError(f"{path}: no function {name!r:.40}{meant(name, functions) or known}")
-    make: Make = found[name]
-    return make
+    return cast(Make, found[name])
 
 
 @strict
@@ -72,12 +71,9 @@ def _names(path: Path, where: str, device: str) -> dict[str, Any]:
 @contextmanager
 def _top(device: str) -> Iterator[None]:
     """What the top of a file runs in."""
-    with ExitStack() as world:
-        world.enter_context(
-            import_module("gpumem.torch.capture.autocast").left_enabled()
-        )  # imported here: needs PyTorch
-        if device == "meta":
-            world.enter_context(import_module("gpumem.torch.capture.one_gpu").there())
+    # imported here, as they need PyTorch
+    autocast, one_gpu = (import_module(f"gpumem.torch.capture.{name}") for name in ("autocast", "one_gpu"))
+    with autocast.left_enabled(), one_gpu.there() if device == "meta" else nullcontext():
         yield
 
 

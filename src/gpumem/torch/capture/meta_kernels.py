@@ -6,7 +6,7 @@ take the storages of the CPU's kernels, which are CUDA's by reading ATen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,24 +30,33 @@ WHOLE = (
 
 def add_kernels(library: Library) -> None:
     """Register all of them."""
-    library.impl("dropout", _dropout, "AutogradMeta")
-    library.impl("softmax.int", partial(_softmax, aten._softmax, aten.softmax.int), "AutogradMeta")
-    library.impl("log_softmax.int", partial(_softmax, aten._log_softmax, aten.log_softmax.int), "AutogradMeta")
-    library.impl("one_hot", _one_hot, "AutogradMeta")
+    kernels: dict[str, dict[str, Callable[..., Any]]] = {
+        "AutogradMeta": {
+            "dropout": _dropout,
+            "softmax.int": partial(_softmax, aten._softmax, aten.softmax.int),
+            "log_softmax.int": partial(_softmax, aten._log_softmax, aten.log_softmax.int),
+            "one_hot": _one_hot,
+            "ctc_loss.Tensor": _ctc_loss,
+        },
+        "Meta": {
+            **dict.fromkeys(("_ctc_loss_backward", "_ctc_loss_backward.Tensor"), _ctc_loss_backward),
+            **{name: partial(_reduced, getattr(aten, name).default) for name in WHOLE},
+            "_grouped_mm": _grouped_mm,  # PyTorch's own takes bfloat16 alone
+            "convolution": _convolution,
+            "native_layer_norm_backward": _layer_norm_backward,
+            "im2col": _columns,
+            "col2im": _image,
+            **{name: _nothing for name in FUSED if _known(name) and not has_kernel(f"aten::{name}", "Meta")},
+        },
+    }
+    for key, by_name in kernels.items():
+        for name, kernel in by_name.items():
+            library.impl(name, kernel, key)
     unguarded(library, "_fused_rms_norm", "Meta", _rms_norm)  # elsewhere than on a GPU it decomposes
-    library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradMeta")
-    for name in ("_ctc_loss_backward", "_ctc_loss_backward.Tensor"):
-        library.impl(name, _ctc_loss_backward, "Meta")
-    for name in WHOLE:
-        library.impl(name, partial(_reduced, getattr(aten, name).default), "Meta")
-    library.impl("_grouped_mm", _grouped_mm, "Meta")  # PyTorch's own takes bfloat16 alone
-    library.impl("convolution", _convolution, "Meta")
-    library.impl("native_layer_norm_backward", _layer_norm_backward, "Meta")
-    library.impl("im2col", _columns, "Meta")
-    library.impl("col2im", _image, "Meta")
-    for name in FUSED:
-        if _known(name) and not has_kernel(f"aten::{name}", "Meta"):
-            library.impl(name, lambda *args, **kwargs: None, "Meta")
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Optimizers' steps as one op return nothing."""
 
 
 def _known(name: str) -> bool:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from copy import copy
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
+from gpumem.base.work import setting
 from gpumem.torch.internals import import_dynamo, torch
 from gpumem.torch.internals.redirected import CALLED, INITIALIZED, PROFILED, QUIET, of_families, redirected
 
@@ -69,6 +70,7 @@ STILL = frozenset(  # what is or gives a stream, an event, or a context
         *("get_stream_from_external", "cudart"),
     )
 )
+OF_STILL = {"query": True, "is_capturing": False, "elapsed_time": 0.0}  # all is done, in no time, and no graph is made
 # These ask only what is answered here, or have another stand-in: seeds, ranges, autocast, graphs, which are refused.
 OWN = tuple(f"torch.cuda.{name}." for name in ("amp", "random", "nvtx", "sparse", "jiterator", "comm"))
 GRAPHS = frozenset({"make_graphed_callables", "export_dot", "export_graph_data"})
@@ -89,14 +91,9 @@ UNTRACED = SimpleNamespace(  # what NVTX answers where no profiler listens
 )
 
 
-@contextmanager
-def of_size(name: str, free: int, total: int) -> Iterator[None]:
+def of_size(name: str, free: int, total: int) -> AbstractContextManager[None]:
     """Let the GPU that seems to be there be a machine, with bytes for a program, and in all."""
-    before = SIZE.set((name, free, total))
-    try:
-        yield
-    finally:
-        SIZE.reset(before)
+    return setting(SIZE, (name, free, total))
 
 
 @contextmanager
@@ -186,36 +183,28 @@ class Hosted(torch.Generator):
         return self
 
 
-class Still:
-    """A stream or an event where nothing ever runs, or a context that changes neither."""
+class Idle:
+    """Made of anything, and a context that changes nothing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
 
-    def __enter__(self) -> Still:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *args: object) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
 
-    def query(self) -> bool:
-        """All is done."""
-        return True
+class Still(Idle):
+    """A stream or an event where nothing ever runs, or a context that changes neither."""
 
-    def is_capturing(self) -> bool:
-        """No graph is made."""
-        return False
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return _answering(OF_STILL.get(name))
 
     def record_event(self, event: Any = None) -> Any:
         """An event of what was done."""
         return Still() if event is None else event
-
-    def elapsed_time(self, other: object) -> float:
-        """No time has passed."""
-        return 0.0
 
 
 def _answering(answer: Any) -> Callable[..., Any]:

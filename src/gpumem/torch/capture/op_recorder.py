@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from inspect import unwrap
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from gpumem.torch.internals import no_function_modes, torch
-from gpumem.torch.step.ops import Call, amount, results
+from gpumem.torch.step.ops import Call, amount, flops_of, results
 from gpumem.torch.step.refusals import check_layout
 from gpumem.torch.step.signature import signature_of
 from gpumem.torch.step.step_context import ARRIVAL, BACKWARD, OPTIMIZER, Scene, engine_references, seeds_gradients
@@ -113,8 +113,7 @@ class OpRecorder:
         self.maker.append(len(self.phase) if self.recording else -1)
         self.owners.append(0)
         self.size.append(size)
-        block: int = malloc(self.recorder, size, shape=shape, dtype=dtype)
-        return block
+        return cast(int, malloc(self.recorder, size, shape=shape, dtype=dtype))
 
     def buried(self, cell: Cell) -> None:
         """A storage is no block any more; it may outlive that: others may be it as well."""
@@ -188,17 +187,6 @@ class OpRecorder:
                     left.append(cell.block)
         return left
 
-    def _flops(self, call: Call) -> int:
-        """By PyTorch's formula, or that of whoever registered the op; 0 where there is none, or it fails."""
-        flops = call.kind.flops
-        if flops is None or not self.recording:
-            return 0
-        try:
-            return int(flops(*call.args, **call.kwargs, out_val=call.result))
-        except Exception:  # somebody's own formula is no reason to end a step
-            self.unknown[call.name] = None
-            return 0
-
     def _note(self, begun: _Begun, call: Call) -> None:
         here, phase, module = self.scene.here()
         name, reads, writes, moved, kind = begun.name, begun.reads, begun.writes, begun.moved, call.kind
@@ -208,7 +196,8 @@ class OpRecorder:
             return
         if name == "ones_like.default" and seeds_gradients():
             phase = BACKWARD
-        flops = self._flops(call)
+        if (flops := flops_of(call)) is None:
+            self.unknown[call.name] = None
         self.phase.append(phase)
         if kind.empty and phase != ARRIVAL:  # there the batch arrives in it
             moved = 0
@@ -216,7 +205,9 @@ class OpRecorder:
         attributes = {"phase": phase, **convolution, SIGNATURE: begun.signature}
         once = list(dict.fromkeys(reads)), list(dict.fromkeys(writes))
         self.recorder.append(
-            Exec(name, *once, "compute", UNKNOWN, flops, moved, kind.rng, None, attributes, module, THE_HOST, False)
+            Exec(
+                name, *once, "compute", UNKNOWN, flops or 0, moved, kind.rng, None, attributes, module, THE_HOST, False
+            )
         )
 
     def _gradients(self, parameters: Iterable[torch.Tensor]) -> None:
@@ -241,10 +232,7 @@ class OpRecorder:
         cells = [cell for s in storages if (cell := self.storages.by_key.get(s._cdata)) is not None]
         blocks = [cell.block for cell in cells if cell.recording == self.number]
         self.phase.append(OPTIMIZER)
-        attributes = {"phase": OPTIMIZER}
-        self.recorder.append(
-            Exec(name, blocks, [], "compute", UNKNOWN, 0, 0, False, None, attributes, "", THE_HOST, False)
-        )
+        self.recorder.exec(name, blocks, attributes={"phase": OPTIMIZER})
 
     def begin(self) -> int:
         """Begin to record an iteration; return its first op."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
 from typing import Any
+from unittest.mock import patch
 
 from gpumem.torch.internals import TorchFunctionMode, device_constructors, quietly, torch
 from gpumem.torch.internals.redirected import BACKWARD, COUNTED, DRAWN, LOADED, PARAMETER, original, redirected
@@ -45,12 +46,8 @@ def elsewhere(
 
 def _in_this_process(begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def called(loader: Any) -> Any:
-        was = loader.num_workers, loader.timeout, loader.pin_memory
-        loader.num_workers, loader.timeout, loader.pin_memory = 0, 0, False
-        try:
+        with patch.multiple(loader, num_workers=0, timeout=0, pin_memory=False):
             return begin(loader)
-        finally:
-            loader.num_workers, loader.timeout, loader.pin_memory = was
 
     return called
 
@@ -148,11 +145,8 @@ class Elsewhere(TorchFunctionMode):
 
         @wraps(method)
         def called(*args: Any, **kwargs: Any) -> Any:
-            before, self.on_host = self.on_host, True
-            try:
+            with patch.object(self, "on_host", True):
                 return method(*args, **kwargs)
-            finally:
-                self.on_host = before
 
         return called
 

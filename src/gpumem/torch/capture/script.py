@@ -144,9 +144,9 @@ def _as_main(script: TrainingScript) -> Iterator[ModuleType]:
         world.callback(torch.set_default_dtype, dtype)
         world.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])  # what it imported stays
         sys.modules["__main__"] = module
-        world.enter_context(patch.object(sys, "argv", [script.path, *script.args]))
-        world.enter_context(patch.object(sys, "path", [str(path.resolve().parent), *sys.path]))
-        yield module
+        begin = [str(path.resolve().parent), *sys.path]
+        with patch.object(sys, "argv", [script.path, *script.args]), patch.object(sys, "path", begin):
+            yield module
 
 
 class _Stop:
@@ -169,11 +169,10 @@ class _Stop:
     def insisting(self) -> Iterator[None]:
         """End the script again at the next module that it calls."""
         tracing = sys.gettrace()
-        hook = register_module_forward_pre_hook(self._again)
         try:
-            yield
+            with register_module_forward_pre_hook(self._again):
+                yield
         finally:
-            hook.remove()
             if self.times > SWALLOWED:
                 sys.settrace(tracing)
 

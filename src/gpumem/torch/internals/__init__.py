@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 try:
     import torch as torch
@@ -35,7 +35,9 @@ try:
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
     from torch.utils.flop_counter import flop_registry as flop_registry
     from torch.utils.weak import WeakIdKeyDictionary as WeakIdKeyDictionary
-except ImportError as error:
+
+    swap: Any = torch._C.StorageBase._swap_data_ptr_  # pointers of storages can be swapped since PyTorch 2.12
+except (ImportError, AttributeError) as error:
     raise ImportError(f"gpumem.torch needs PyTorch 2.12 or later: pip install 'gpumem[torch]' ({error})") from error
 
 C: Any = torch._C
@@ -46,10 +48,7 @@ no_function_modes = C.DisableTorchFunction
 no_modes, mode_stack = _python_dispatch._disable_current_modes, _python_dispatch._get_current_dispatch_mode_stack
 pop_mode, push_mode = _python_dispatch._pop_mode, _python_dispatch._push_mode
 
-# Methods of storages that nobody has patched. Pointers can be swapped since PyTorch 2.12; 2.11 stands in no range.
-pointer, resize, copy = C.StorageBase.data_ptr, C.StorageBase.resize_, C.StorageBase.copy_
-swap: Any = getattr(C.StorageBase, "_swap_data_ptr_", None)
-SWAPS = swap is not None
+pointer = C.StorageBase.data_ptr  # which nobody has patched
 has_storage, storage_references, to_dlpack = C._has_storage, C._storage_Use_Count, C._to_dlpack
 cuda_stream_key: Any = getattr(C, "_cuda_getCurrentStream", None)  # where PyTorch was built for CUDA
 
@@ -68,14 +67,9 @@ kernels_of = C._dispatch_get_registrations_for_dispatch_key
 PLAIN_DISPATCH = C._disabled_torch_dispatch_impl  # of a tensor that decides nothing for itself
 
 
-@contextmanager
-def kernels() -> Iterator[Library]:
+def kernels() -> AbstractContextManager[Library]:
     """Kernels for PyTorch's own ops, which go again on leaving."""
-    library = Library("aten", "IMPL")
-    try:
-        yield library
-    finally:
-        library._destroy()
+    return cast(AbstractContextManager[Library], torch.library._scoped_library("aten", "IMPL"))
 
 
 def unguarded(library: Library, name: str, key: str, kernel: Any) -> None:
@@ -85,8 +79,7 @@ def unguarded(library: Library, name: str, key: str, kernel: Any) -> None:
 
 def python_kernels() -> set[str]:
     """Return the kernels in Python that `torch.library` knows of, each as `namespace/name/dispatch key`."""
-    found: set[str] = torch.library._impls
-    return found
+    return cast(set[str], torch.library._impls)
 
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
@@ -124,8 +117,7 @@ def scripted_as(original: Any, stand_in: Any) -> None:
 
 def hollow(size: int, device: torch.device) -> torch.UntypedStorage:
     """A storage of a size, without memory."""
-    made: torch.UntypedStorage = C._construct_storage_from_data_pointer(0, device, size)
-    return made
+    return cast(torch.UntypedStorage, C._construct_storage_from_data_pointer(0, device, size))
 
 
 @contextmanager

@@ -128,8 +128,6 @@ INSIDE: tuple[Private, ...] = (
         {
             "StorageBase.data_ptr": "an address without what stands in for `data_ptr` meanwhile",
             "StorageBase._swap_data_ptr_": "a storage gives back its memory and keeps its size",
-            "StorageBase.resize_": "a storage gives back its memory, where pointers cannot be swapped",
-            "StorageBase.copy_": "a storage's bytes from another one, past what stands in for `copy_`",
             "_construct_storage_from_data_pointer": "a storage of a size, without memory",
             "_has_storage": "whether a fake tensor has one",
             "_storage_Use_Count": "whether the engine alone holds a gradient",
@@ -165,7 +163,7 @@ INSIDE: tuple[Private, ...] = (
             "autograd._get_sequence_nr": "the number that the next backward node gets",
             "autograd._make_grads": "the function whose first gradient, of ones, is no op of the step's",
             "library._impls": "which ops have kernels in Python, which may touch tensors that are no arguments",
-            "library.Library._destroy": "kernels that stand in go again",
+            "library._scoped_library": "kernels that stand in go again",
             "jit._builtins._builtin_table": "`torch.jit.script` knows builtins by identity, so what stands in as well",
             "nn.Module._compiled_call_impl": "whether a module was compiled",
             "utils._device._device_constructors": "the functions that take the default device",

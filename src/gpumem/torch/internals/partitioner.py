@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from gpumem.torch.internals import torch
 
@@ -56,8 +56,7 @@ def dp_knapsack(memory: list[float], runtime: list[float], most: float) -> tuple
     """Return runtime saved, positions saved and positions that run again, as PyTorch's own solver does."""
     from torch._functorch._activation_checkpointing.knapsack import dp_knapsack as theirs
 
-    found: tuple[float, list[int], list[int]] = theirs(memory, runtime, most)
-    return found
+    return cast(tuple[float, list[int], list[int]], theirs(memory, runtime, most))
 
 
 class _Made(BaseException):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from gpumem.torch.internals.names import FLOOR, NEWEST, Private, find
 
@@ -103,9 +104,6 @@ MODES: tuple[Private, ...] = (Private(WITHOUT_MODES, "ops run where PyTorch swit
 TABLE = {row.name: row for row in (*ONE_GPU, *AS_CUDA, *AUTOCAST, *DEVICE, *REFUSED, *SCRIPTS, *MODES)}
 
 
-INHERITED = object()  # what a class has of another one
-
-
 def row_of(name: str) -> Private:
     """Return the row of a function, which is in the table, or public in one of the families.
 
@@ -156,17 +154,8 @@ def redirected(stand_ins: Iterable[tuple[str, Any]]) -> Iterator[None]:
     ...     print(original("torch.compile"))
     None
     """
-    before: list[tuple[Any, str, Any]] = []
-    try:
+    with ExitStack() as world:
         for name, stand_in in stand_ins:
             if (place := place_of(row_of(name))) is not None:
-                owner, last = place
-                before.append((owner, last, vars(owner).get(last, INHERITED)))
-                setattr(owner, last, stand_in)
+                world.enter_context(patch.object(*place, stand_in))
         yield
-    finally:
-        for owner, last, was in reversed(before):
-            if was is INHERITED:
-                delattr(owner, last)
-            else:
-                setattr(owner, last, was)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from importlib.machinery import ExtensionFileLoader
 from types import BuiltinFunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from gpumem.torch.internals import to_dlpack
 
@@ -51,8 +51,7 @@ def _names(module: Any) -> dict[str, Any]:
     """What is in a module; one that loads when it is looked at is not looked at."""
     if not issubclass(type(module), ModuleType):
         return {}
-    found: dict[str, Any] = ModuleType.__getattribute__(module, "__dict__")
-    return found
+    return cast(dict[str, Any], ModuleType.__getattribute__(module, "__dict__"))
 
 
 def _functions(module: Any) -> list[Callable[..., Any]]:

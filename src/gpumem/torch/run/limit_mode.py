@@ -40,9 +40,7 @@ class Within(OpMode):
         self.on_demand: DtrEvictor | None = None  # while no plan is followed; without one what is coldest goes
 
     def other(self, kind: Kind, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run what is no op; a view needs the size, which may go with the memory."""
-        if not self.memory.pointers.views:
-            self.memory.ready(self.memory.of(tensors(args, self.device)), 0, str(func))
+        """Run what is no op, as a view, which needs no bytes."""
         result = func(*args, **kwargs)
         if kind.keeps:  # what a nested tensor knows its sizes by, asked for where C++ cannot throw
             for cell in self.memory.of(tensors((result,), self.device)):
@@ -53,8 +51,8 @@ class Within(OpMode):
         """Run an op of the device, once what it touches is there."""
         memory, loop = self.memory, self.loop
         # 1. Ops of all streams are in one order; what died since the last one makes room.
-        if memory.engine.follow():
-            self._joined()
+        if memory.engine.follow() and JOINED not in loop.notes:
+            loop.note(JOINED)
         if memory.dead:
             memory.bury()
         # 2. What it touches, and what it looks like.
@@ -87,10 +85,6 @@ class Within(OpMode):
         """Whether there is more to the plan that an op belongs to than its ops."""
         follower = self.loop.phase.follower
         return i != LOST and follower is not None and follower.hints.count > 0
-
-    def _joined(self) -> None:
-        if JOINED not in self.loop.notes:
-            self.loop.note(JOINED)
 
     def _operands(self, call: Call) -> None:
         """Tell the cells that an op reads and writes, and its key."""

@@ -9,6 +9,7 @@ from functools import partial, wraps
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from gpumem.base import work
 from gpumem.base.arguments import strict
@@ -25,7 +26,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan
 from gpumem.swap.planners import planner_of
 from gpumem.torch.internals import register_optimizer_step_post_hook, torch
-from gpumem.torch.run.engines import POINTERS, Engine, OnHost, Pointers
+from gpumem.torch.run.engines import Engine, OnHost
 from gpumem.torch.run.environment import StepEnvironment
 from gpumem.torch.run.foreign_threads import refused
 from gpumem.torch.run.forks import Forks
@@ -46,10 +47,6 @@ from gpumem.trace import Trace
 F = TypeVar("F", bound=Callable[..., Any])
 TOLD, DEVICE, HOST = "told", "device", "host"
 LRU, DTR = "lru", "dtr"
-SIZELESS = (
-    f"PyTorch {torch.__version__}: what is on the host has no size here, so torch.save within the run writes a wrong "
-    "file, and limits may be passed; 2.12 is the oldest version that is supported"
-)
 PIECES = 8  # of the limit: into such parts calls on lists of tensors are split
 
 
@@ -63,7 +60,6 @@ class Managed:
         self,
         limit: int | str,
         engine: Engine,
-        pointers: type[Pointers],
         device: str,
         *,
         boundary: Any,
@@ -73,7 +69,7 @@ class Managed:
         chunk: int | None,
     ) -> None:
         self.limit, self.until, self.on_exit, self.planning, self.chunk = limit, boundary, on_exit, planning, chunk
-        self.memory = Memory(device, engine, pointers)
+        self.memory = Memory(device, engine)
         self.memory.recover = lambda cell: recover(self.memory, cell)
         self.scene = Scene()
         self.memory.module = lambda: self.scene.here()[2]
@@ -101,13 +97,10 @@ class Managed:
         with ExitStack() as world:
             world.enter_context(alone(Within.alone))
             world.callback(self._left)
-            world.enter_context(refusing())
-            world.enter_context(self.scene.followed())
-            world.callback(register_optimizer_step_post_hook(self._stepped).remove)
-            world.enter_context(self.outside)
-            world.enter_context(refused(self._manages))
-            world.enter_context(without_modes(self.memory))
-            world.enter_context(self.forks)
+            hidden = refused(self._manages), without_modes(self.memory)
+            for context in (refusing(), self.scene.followed(), self.outside, *hidden, self.forks):
+                world.enter_context(context)
+            world.enter_context(register_optimizer_step_post_hook(self._stepped))
             self.loop.start()
             world.enter_context(self.mode)
             world.enter_context(uncompiled())
@@ -157,15 +150,10 @@ class Managed:
 
         @wraps(step)
         def called(*args: Any, **kwargs: Any) -> Any:
-            before = self._called, self.steps.repeats
-            self._called, self.steps.repeats = True, False
-            try:
-                with self:
-                    result = step(*args, **kwargs)
-                    self.mode.leave()
-                return result
-            finally:
-                self._called, self.steps.repeats = before
+            with patch.object(self, "_called", True), patch.object(self.steps, "repeats", False), self:
+                result = step(*args, **kwargs)
+                self.mode.leave()
+            return result
 
         return called  # type: ignore[return-value]
 
@@ -385,7 +373,6 @@ def managed(
     run = Managed(
         limit,
         engine,
-        POINTERS,
         device,
         boundary=boundary,
         on_exit=on_exit,
@@ -397,8 +384,6 @@ def managed(
         run.mode.on_demand = DtrEvictor(run.memory, chosen)
     for note in advice() if device == "cuda" else ():
         run.loop.note(note)
-    if not POINTERS.views:
-        warnings.warn(SIZELESS, stacklevel=2)
     if plan is not None:
         run.follow(*given(plan))
     return run

@@ -6,6 +6,7 @@ import ctypes
 import gc
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest.mock import patch
 
 from gpumem.base.units import human
 from gpumem.runtime.residency.environment import HostCopy
@@ -24,8 +25,6 @@ class Memory(LimitedMemory[Cell], Storages):
     device : str
         Type of the device.
     engine : Engine
-    pointers : Swapped or Resized
-        How a storage loses its memory and gets it back.
     limit : int
         Bytes that storages may hold on the device at once.
     """
@@ -34,9 +33,9 @@ class Memory(LimitedMemory[Cell], Storages):
     pointers: type[Pointers]
     no_memory = (MemoryError, torch.OutOfMemoryError)
 
-    def __init__(self, device: str, engine: Engine, pointers: type[Pointers], limit: int = UNLIMITED) -> None:
+    def __init__(self, device: str, engine: Engine, limit: int = UNLIMITED) -> None:
         Storages.__init__(self)
-        LimitedMemory.__init__(self, engine, pointers, limit)
+        LimitedMemory.__init__(self, engine, Pointers, limit)
         self.device = device
         self.module: Callable[[], str] = lambda: ""  # whose op it is that runs now
 
@@ -113,8 +112,7 @@ def restore(memory: Memory) -> list[str]:
     """
     memory.forget_makers()
     memory.reconcile()
-    before, memory.limit = memory.limit, UNLIMITED
-    try:
+    with patch.object(memory, "limit", UNLIMITED):
         stuck = _brought(memory, [*memory.by_key.values()])
         if stuck:  # what is made again needs room beside it, which there may be by now
             stuck = _brought(memory, [cell for cell, _ in stuck])
@@ -127,8 +125,6 @@ def restore(memory: Memory) -> list[str]:
             memory.settle(cell)
             memory.forget(cell)
         return notes
-    finally:
-        memory.limit = before
 
 
 def _brought(memory: Memory, cells: Iterable[Cell]) -> list[tuple[Cell, str]]:

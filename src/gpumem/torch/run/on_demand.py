@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from unittest.mock import patch
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Touches, Value
 from gpumem.torch.internals import storage_references, torch
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.recompute import Keeping, Kept, Making, NotKept, keep
-from gpumem.torch.step.ops import Call, Kind, amount, results
+from gpumem.torch.step.ops import Call, Kind, amount, flops_of, results
 from gpumem.torch.step.storages import Cell
 
 SIZES = 4096  # of ops and of copies, whose times are remembered; not tuned
@@ -48,12 +49,11 @@ class Maker:
 
     def making(self, cell: Cell) -> Making:
         """Return the recipe of one of its results: a replay of one op; NotKept where there is none."""
-        touched, versions = self.call.touched, self.call.versions
-        reads = tuple(Value(touched.index(x), ON_DEVICE) for x in self.sources)
-        made = tuple(Value(k, 0) for k, x in enumerate(touched) if x not in versions)
-        wanted, spans = frozenset([Value(touched.index(cell), 0)]), dict.fromkeys(made, Touches(0, 0, 0))
-        steps = Replay(0, wanted, {}, (Rerun(0, reads, made),), spans)
-        return Making(cell, steps, {0: self.call}, [range(len(touched))])
+        number, versions = {x: k for k, x in self.call.cells.items()}, self.call.versions
+        reads = tuple(Value(number[x], ON_DEVICE) for x in self.sources)
+        made = tuple(Value(k, 0) for x, k in number.items() if x not in versions)
+        wanted, spans = frozenset([Value(number[cell], 0)]), dict.fromkeys(made, Touches(0, 0, 0))
+        return Making(cell, Replay(0, wanted, {}, (Rerun(0, reads, made),), spans), {0: self.call})
 
 
 class DtrEvictor:
@@ -101,14 +101,14 @@ class DtrEvictor:
             return
         made = call.touched[len(call.reads) :]
         fresh = sum(cell.size for cell in made)
-        ns = self._roofline(_flops(call), _moved(call, fresh))
+        ns = self._roofline(flops_of(call) or 0, _moved(call, fresh))
         self.clock += ns
         for cell in (*call.touched, *call.writes):
             cell.used = self.clock
         found = results(call.result, memory.device)
         whole = all(x.layout is torch.strided for x in found)  # others have several storages
         if keeping is not None and made and whole:
-            maker = Maker(keeping(call.touched, fresh, ns))
+            maker = Maker(keeping(dict(enumerate(call.touched)), fresh, ns))
             for cell in made:
                 if cell not in maker.call.versions:  # an operand that it returned
                     cell.maker = maker
@@ -206,29 +206,18 @@ class DtrEvictor:
     def pinning(self, cells: Sequence[Cell]) -> Iterator[None]:
         """Pin cells within this; first what needs more room than is left then is made."""
         memory = self.memory
-        self.coming = sum(cell.size for cell in cells if not cell.pinned)
-        try:
+        with patch.object(self, "coming", sum(cell.size for cell in cells if not cell.pinned)):
             stuck = self._stuck()
             for cell in [*memory.by_key.values()]:
                 if cell.where is RECIPE and cell.recipe.needs + stuck > memory.limit:
                     memory.bring(cell)
             yield
-        finally:
-            self.coming = 0
 
 
 def _makes_anew(kind: Kind) -> bool:
     """Whether an op makes new values of operands that it leaves as they are, but for batch norm's statistics."""
     writes = kind.written or kind.outs or kind.unsaid or kind.resizes
     return kind.again and kind.makes and not (writes or kind.empty or kind.keeps)
-
-
-def _flops(call: Call) -> int:
-    """By PyTorch's formula; 0 where there is none, or it fails."""
-    try:
-        return 0 if call.kind.flops is None else int(call.kind.flops(*call.args, **call.kwargs, out_val=call.result))
-    except Exception:  # somebody's own formula is no reason to end a step
-        return 0
 
 
 def _moved(call: Call, fresh: int) -> int:

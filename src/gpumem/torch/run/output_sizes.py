@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gpumem.runtime.residency.observing import tolerable
 from gpumem.torch.internals import quietly, torch
-from gpumem.torch.step.ops import OURS, amount, kind_of, results, tensors
+from gpumem.torch.step.ops import OURS, amount, kind_of, mapped, results, tensors
 from gpumem.torch.step.storages import parts
 
 PLAIN = {int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
@@ -66,8 +67,8 @@ class Predicted:
             return self._operands(args, kwargs)
         try:
             with quietly():
-                metas = _metas(args, made, self.device)
-                named = {name: _metas(x, made, self.device) for name, x in kwargs.items()}
+                meta = partial(_meta, made=made)
+                metas, named = mapped(args, meta), {name: mapped(x, meta) for name, x in kwargs.items()}
                 if "device" in named:
                     named["device"] = "meta"
                 before = {x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in made.values()}
@@ -123,14 +124,10 @@ def _shape(x: Any) -> Any:
     return (kind, x.nbytes()) if isinstance(x, torch.UntypedStorage) else kind
 
 
-def _metas(x: Any, made: dict[int, torch.Tensor], device: str) -> Any:
+def _meta(x: Any, made: dict[int, torch.Tensor]) -> Any:
     """An argument without bytes; one for each tensor."""
     if isinstance(x, torch.Tensor):
         if id(x) not in made:
             made[id(x)] = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
         return made[id(x)]
-    if isinstance(x, (list, tuple)):
-        return type(x)(_metas(y, made, device) for y in x)
-    if isinstance(x, torch.Generator):
-        return None
-    return x
+    return None if isinstance(x, torch.Generator) else x

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from gpumem.runtime.residency.follower import LOST, Follower
@@ -20,6 +21,7 @@ from gpumem.torch.step.ops import (
     WRITTEN_AS,
     Call,
     kind_of,
+    mapped,
     out_of_place,
     results,
     tensors,
@@ -57,7 +59,7 @@ class _Argument:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A call as it was: its arguments, what it drew, the cells that it touched (operands, then results)."""
+    """A call as it was: its arguments, what it drew, the cells that it touched (operands, then results) by buffer."""
 
     func: Any
     args: tuple[Any, ...]
@@ -65,21 +67,19 @@ class Kept:
     state: Any
     generator: Any
     gradients: bool  # whether they were enabled
-    touched: list[Cell]
     versions: dict[Cell, int]  # of its operands, when it was called
+    sources: list[Cell]  # what it reads when it runs again, each once: batch norm's statistics, say, are none
+    cells: Mapping[int, Cell]
     fresh: int  # bytes of its results
     ns: int = 0  # what it takes, where somebody wants to know
 
-    @property
-    def sources(self) -> list[Cell]:
-        """What it reads when it runs again, each once: batch norm's statistics, say, are none."""
-        if not kind_of(self.func).reads:
-            return []
-        return [*dict.fromkeys(_cells((self.args, [*self.kwargs.values()])))]
-
     def run(self, where: Mapping[Cell, torch.UntypedStorage]) -> Any:
         """Run again on the storages that stand in for those it had; return what it returns."""
-        args, kwargs = _placed(self.args, where), {name: _placed(x, where) for name, x in self.kwargs.items()}
+
+        def placed(x: Any) -> Any:
+            return x.on(where.get(x.cell)) if isinstance(x, _Argument) else x
+
+        args, kwargs = mapped(self.args, placed), {name: mapped(x, placed) for name, x in self.kwargs.items()}
         if self.state is None:
             return self.func(*args, **kwargs)
         before = self.generator.get_state()
@@ -93,7 +93,7 @@ class Kept:
 class Keeping(Protocol):
     """A call that is under way: it is told the cells touched, the bytes made, and what it takes in ns, after that."""
 
-    def __call__(self, touched: list[Cell], fresh: int, ns: int = 0) -> Kept:
+    def __call__(self, cells: Mapping[int, Cell], fresh: int, ns: int = 0) -> Kept:
         """Return the call as it was."""
 
 
@@ -108,17 +108,17 @@ def keep(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memo
     kind = kind_of(func)
     if not kind.again:
         raise NotKept(f"{func} may do something else when it is called again")
-    versions = {
-        cell: cell.version
-        for cell in memory.of([x for x in tensors((*args, *kwargs.values()), None) if memory.manages(x)])
-    }
+    operands = memory.of(tensors((*args, *kwargs.values()), memory.device))
+    versions = {cell: cell.version for cell in operands}
     if kind.name.partition(".")[0] in {name.removeprefix("aten::") for name in BATCH_NORMS} and args[TRAINING]:
         args = [None if k in RUNNING else x for k, x in enumerate(args)]  # statistics are taken once
-    kept = _kept(tuple(args), memory), {name: _kept(x, memory) for name, x in kwargs.items()}
+        operands = memory.of(tensors((*args, *kwargs.values()), memory.device))
+    of = partial(_kept, memory=memory)
+    kept = mapped(tuple(args), of), {name: mapped(x, of) for name, x in kwargs.items()}
     generator = _generator(args, kwargs, memory.device) if kind.rng else None
     state = None if generator is None else generator.get_state()
-    gradients = torch.is_grad_enabled()
-    return lambda touched, fresh, ns=0: Kept(func, *kept, state, generator, gradients, touched, versions, fresh, ns)
+    begun = (func, *kept, state, generator, torch.is_grad_enabled(), versions, operands if kind.reads else [])
+    return lambda cells, fresh, ns=0: Kept(*begun, cells, fresh, ns)
 
 
 def _generator(args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Any:
@@ -138,24 +138,6 @@ def _kept(x: Any, memory: Memory) -> Any:
         if x.nbytes > SMALL:
             raise NotKept(f"a tensor of {x.nbytes} bytes elsewhere")
         return x.clone()
-    if isinstance(x, (list, tuple)):
-        return type(x)(_kept(y, memory) for y in x)
-    return x
-
-
-def _cells(x: Any) -> Iterator[Cell]:
-    if isinstance(x, _Argument):
-        yield x.cell
-    elif isinstance(x, (list, tuple)):
-        for y in x:
-            yield from _cells(y)
-
-
-def _placed(x: Any, where: Mapping[Cell, torch.UntypedStorage]) -> Any:
-    if isinstance(x, _Argument):
-        return x.on(where.get(x.cell))
-    if isinstance(x, (list, tuple)):
-        return type(x)(_placed(y, where) for y in x)
     return x
 
 
@@ -166,18 +148,18 @@ class Making:
     `needs` so many bytes on the device at once, whatever else is sent away.
     """
 
-    def __init__(self, cell: Cell, steps: Replay, calls: Mapping[int, Kept], rows: Sequence[Sequence[int]]) -> None:
-        self.cell, self.steps, self.rows = cell, steps, rows
+    def __init__(self, cell: Cell, steps: Replay, calls: Mapping[int, Kept]) -> None:
+        self.cell, self.steps = cell, steps
         self.calls: dict[int, Kept] = {}  # those of this iteration
         self.sources: dict[Cell, torch.UntypedStorage] = {}
         for step in steps.reruns:
             call = calls.get(step.op)
-            if call is None or len(call.touched) != len(rows[step.op]):
+            if call is None:
                 raise NotKept(f"op {step.op} was not kept")
             self.calls[step.op] = call
             for value in step.reads:
                 if value.whole == ON_DEVICE:
-                    source = call.touched[rows[step.op].index(value.buffer)]
+                    source = call.cells[value.buffer]
                     storage = source.storage
                     if storage is None or source is cell or source.version != call.versions.get(source, -1):
                         raise NotKept(f"what op {step.op} read is gone")
@@ -192,10 +174,9 @@ class Making:
         needs, made = 0, dict[Value, int]()
         for k, step in enumerate(self.steps.reruns):
             call = self.calls[step.op]
-            cell_of = dict(zip(self.rows[step.op], call.touched))
-            sources = {cell_of[v.buffer] for v in step.reads if v.whole == ON_DEVICE}
+            sources = {call.cells[v.buffer] for v in step.reads if v.whole == ON_DEVICE}
             needs = max(needs, sum(made.values()) + sum(cell.size for cell in sources) + call.fresh)
-            made |= {v: cell_of[v.buffer].size for v in step.writes}
+            made |= {v: call.cells[v.buffer].size for v in step.writes}
             made = {v: size for v, size in made.items() if self.steps.spans[v].touch > k or v in self.steps.wanted}
         return needs
 
@@ -207,24 +188,12 @@ class Making:
         self.cell.recipe = None
 
 
-def remake(
-    memory: Memory,
-    steps: Replay,
-    calls: Mapping[int, Kept],
-    rows: Sequence[Sequence[int]],
-    wanted: Mapping[Value, Cell],
-) -> None:
-    """Run the calls of a replay; the values wanted become the bytes of their cells, which have none.
-
-    Parameters
-    ----------
-    calls, rows
-        By op: the call as it was, and the buffers that it touched, in the order of its cells.
-    """
+def remake(memory: Memory, steps: Replay, calls: Mapping[int, Kept], wanted: Mapping[Value, Cell]) -> None:
+    """Run the calls of a replay, told by op; the values wanted become the bytes of their cells, which have none."""
     made: dict[Value, torch.UntypedStorage] = {}
     try:
         for k, step in enumerate(steps.reruns):
-            _rerun(memory, step, calls[step.op], rows[step.op], made)
+            _rerun(memory, step, calls[step.op], made)
             for value in [v for v in made if steps.spans[v].touch == k and v not in wanted]:
                 memory.charge(-made.pop(value).nbytes())
         for value, cell in wanted.items():
@@ -238,10 +207,8 @@ def remake(
         memory.charge(-sum(storage.nbytes() for storage in made.values()))
 
 
-def _rerun(
-    memory: Memory, step: Rerun, call: Kept, row: Sequence[int], made: dict[Value, torch.UntypedStorage]
-) -> None:
-    cell_of = dict(zip(row, call.touched))
+def _rerun(memory: Memory, step: Rerun, call: Kept, made: dict[Value, torch.UntypedStorage]) -> None:
+    cell_of = call.cells
     sources = [cell_of[v.buffer] for v in step.reads if v.whole == ON_DEVICE]
     memory.pressed = True  # what is made has no other bytes, and nobody can be told to ask for less
     try:
@@ -257,7 +224,7 @@ def _rerun(
     given = {s._cdata for s in where.values()}
     fresh = _storages(results(result, memory.device), given)
     values = {v.buffer: v for v in step.writes}
-    for buffer, new in zip((b for b in row if cell_of[b] not in call.versions), fresh):
+    for buffer, new in zip((b for b, cell in cell_of.items() if cell not in call.versions), fresh):
         if buffer in values:  # others die at once
             made[values[buffer]] = new
             memory.charge(new.nbytes())
@@ -328,8 +295,8 @@ class Remaker(Follower[Cell]):
         """Do what is due after the op; at the end of an iteration its calls are over."""
         i, keeping = self.i, self._keeping
         if i != LOST:
-            if keeping is not None:
-                self.calls[i] = keeping(call.touched, self.hints.fresh[i])
+            if keeping is not None and len(row := self.hints.rows[i]) == len(call.touched):
+                self.calls[i] = keeping(dict(zip(row, call.touched)), self.hints.fresh[i])
             if self.sums[i] and not call.writes and len(call.touched) > 1:  # its result stands for its first operand
                 call.touched = [call.touched[-1], *call.touched[1:-1]]
         ended = super().after(call)
@@ -351,7 +318,7 @@ class Remaker(Follower[Cell]):
             return
         if cell.copy is None:
             try:
-                making = Making(cell, self.hints.alone[k], self.calls, self.hints.rows)
+                making = Making(cell, self.hints.alone[k], self.calls)
             except NotKept:
                 return
             if making.needs + self.memory.pinned <= self.memory.limit:
@@ -373,7 +340,7 @@ class Remaker(Follower[Cell]):
             else:
                 self.memory.bring(cell)
         if len(wanted) == len(replay.wanted) and all(step.op in self.calls for step in replay.reruns):
-            remake(self.memory, replay, self.calls, self.hints.rows, wanted)
+            remake(self.memory, replay, self.calls, wanted)
         else:
             for cell in wanted.values():
                 self.memory.bring(cell)
@@ -393,4 +360,4 @@ def recover(memory: Memory, cell: Cell) -> None:
             todo += first
         else:
             (value,) = recipe.steps.wanted
-            remake(memory, recipe.steps, recipe.calls, recipe.rows, {value: todo.pop()})
+            remake(memory, recipe.steps, recipe.calls, {value: todo.pop()})

@@ -300,6 +300,22 @@ def tensors(values: Iterable[Any], device: str | None) -> list[torch.Tensor]:
     return found
 
 
+def mapped(value: Any, of: Callable[[Any], Any]) -> Any:
+    """Return a (nested) argument with what `of` makes of each item of its lists and tuples."""
+    if isinstance(value, (list, tuple)):
+        return type(value)([mapped(x, of) for x in value])
+    return of(value)
+
+
+def flops_of(call: Call) -> int | None:
+    """Return the flops of a call that has run, by PyTorch's formula; 0 where it has none, None where that fails."""
+    flops = call.kind.flops
+    try:
+        return 0 if flops is None else int(flops(*call.args, **call.kwargs, out_val=call.result))
+    except Exception:  # somebody's own formula is no reason to end a step
+        return None
+
+
 def results(result: Any, device: str | None) -> list[torch.Tensor]:
     """Return the tensors that a call returned: those on a device, or all."""
     return tensors(result if isinstance(result, (list, tuple)) else (result,), device)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 
 from gpumem.torch.internals import PLAIN_DISPATCH, FakeTensorMode, is_compiled, mode_stack, torch, uses_dynamo
 from gpumem.torch.internals.redirected import GRAPHS, redirected
+from gpumem.torch.step.ops import tensors
 from gpumem.torch.step.workload import WorkloadError
 
 Tensor, Parameter = torch.Tensor, torch.nn.Parameter
@@ -46,10 +47,8 @@ def alone(what: str) -> Iterator[None]:
 @contextmanager
 def refusing() -> Iterator[None]:
     """Refuse what is compiled, or a graph, when a step comes to it."""
-    with ExitStack() as world:
-        if uses_dynamo():  # something may be compiled already
-            world.enter_context(torch.compiler.set_stance("fail_on_recompile"))
-        world.enter_context(redirected(_refusals()))
+    compiled = torch.compiler.set_stance("fail_on_recompile") if uses_dynamo() else nullcontext()  # already, perhaps
+    with compiled, redirected(_refusals()):
         yield
 
 
@@ -126,17 +125,9 @@ def without_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], wh
     except RuntimeError as error:
         if "is not on the expected device" not in str(error):
             raise
-        hosts = [x for x in _flat((*args, *kwargs.values())) if x.device.type == "cpu" and x.dim()]
+        hosts = [x for x in tensors((*args, *kwargs.values()), None) if x.device.type == "cpu" and x.dim()]
         which = f"a tensor of shape {tuple(hosts[0].shape)}" if hosts else "an operand"
         raise WorkloadError(
             f"{name} in {where}: {which} is on the host, others are on the device; "
             "move it with .to(device), where device is an argument of make"
         ) from error
-
-
-def _flat(values: Sequence[Any]) -> Iterator[torch.Tensor]:
-    for x in values:
-        if isinstance(x, torch.Tensor):
-            yield x
-        elif isinstance(x, (list, tuple)):
-            yield from _flat(x)

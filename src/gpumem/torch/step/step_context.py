@@ -7,9 +7,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
-from itertools import chain, count
-from types import FrameType
+from itertools import chain, count, islice
+from traceback import walk_stack
 from typing import Any
+from unittest.mock import patch
 
 from gpumem.runtime.residency.observing import forgets
 from gpumem.torch.internals import (
@@ -61,17 +62,13 @@ class Scene:
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Listen while a step runs."""
-        hooks = [
+        with (
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
             register_optimizer_step_pre_hook(self._optimize),
             register_optimizer_step_post_hook(self._optimized),
-        ]
-        try:
+        ):
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def begin(self) -> None:
         """Start an iteration."""
@@ -210,11 +207,8 @@ class Scene:
 
         @wraps(closure)
         def called() -> Any:
-            before, self.optimizing = self.optimizing, False
-            try:
+            with patch.object(self, "optimizing", False):
                 return closure()
-            finally:
-                self.optimizing = before
 
         return called
 
@@ -224,12 +218,7 @@ class Scene:
 
 def seeds_gradients() -> bool:
     """Whether `backward` makes the first gradient, of ones, just now."""
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(8):
-        if frame is None or frame.f_code.co_name == FIRST_GRADIENTS:
-            break
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_name == FIRST_GRADIENTS
+    return any(frame.f_code.co_name == FIRST_GRADIENTS for frame, _ in islice(walk_stack(sys._getframe(1)), 9))
 
 
 def _adds_up(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from gpumem.base.work import setting
 from gpumem.runtime.residency.observing import Refusal
 
 Step = Callable[[], object]
@@ -34,11 +35,8 @@ _REFUSALS: ContextVar[list[str] | None] = ContextVar("_REFUSALS", default=None)
 def all_refusals() -> Iterator[list[str]]:
     """Give what is refused in here, also where the workload catches it."""
     refusals: list[str] = []
-    before = _REFUSALS.set(refusals)
-    try:
+    with setting(_REFUSALS, refusals):
         yield refusals
-    finally:
-        _REFUSALS.reset(before)
 
 
 def made(make: Make, device: str, batch: int | None) -> Step:

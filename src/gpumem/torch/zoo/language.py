@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from gpumem.torch.internals import torch
@@ -17,38 +17,33 @@ from gpumem.torch.zoo.recipe import Input, Net
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """A model of transformers: its classes, what its configuration calls things, how it is trained here."""
+    """A model of transformers: its classes, what its configuration calls things, how it is trained here.
+
+    `sizes` are what grows with the hidden size, as multiples of it: heads of 64, and feed-forward layers four times as
+    wide.
+    """
 
     model: str
     config: str
     words: int
     settings: tuple[tuple[str, Any], ...] = ()
     layers: str = "num_hidden_layers"
-    hidden: str = "hidden_size"
+    sizes: tuple[tuple[str, float], ...] = (
+        ("hidden_size", 1),
+        ("num_attention_heads", 1 / 64),
+        ("intermediate_size", 4),
+    )
     sequence: int = 512
     batch: int = 8
 
     def with_(self, layers: int | None, hidden: int | None) -> dict[str, Any]:
-        """What the configuration is told; heads of 64, and feed-forward layers four times as wide."""
+        """What the configuration is told."""
         told = {"vocab_size": self.words, **dict(self.settings)}
         if layers:
             told[self.layers] = layers
         if hidden:
-            told |= self._sizes(hidden)
+            told |= {name: max(int(hidden * part), 1) for name, part in self.sizes}
         return told
-
-    def _sizes(self, hidden: int) -> dict[str, Any]:
-        heads = max(hidden // 64, 1)
-        if self.config == "GPT2Config":
-            return {"n_embd": hidden, "n_head": heads}
-        if self.config == "T5Config":
-            return {"d_model": hidden, "d_ff": 4 * hidden, "num_heads": heads}
-        told = {"hidden_size": hidden, "num_attention_heads": heads}
-        if self.config == "OPTConfig":
-            return told | {"ffn_dim": 4 * hidden, "word_embed_proj_dim": hidden}
-        if self.config == "LlamaConfig":
-            told["num_key_value_heads"] = max(heads // 2, 1)
-        return told | {"intermediate_size": 4 * hidden}
 
 
 REPEATED = "sdpa_repeated"  # scaled-dot-product attention of heads whose keys and values are repeated before
@@ -59,6 +54,7 @@ GPT2 = Language(
     50_257,
     (("attn_implementation", "eager"), ("use_cache", False)),
     layers="n_layer",
+    sizes=(("n_embd", 1), ("n_head", 1 / 64)),
 )
 LLAMA = Language(
     "LlamaForCausalLM",
@@ -67,14 +63,27 @@ LLAMA = Language(
     (("attn_implementation", REPEATED), ("use_cache", False), ("tie_word_embeddings", True)),
     sequence=1024,
     batch=4,
+    sizes=(
+        ("hidden_size", 1),
+        ("num_attention_heads", 1 / 64),
+        ("num_key_value_heads", 1 / 128),
+        ("intermediate_size", 4),
+    ),
 )
-OPT = Language("OPTForCausalLM", "OPTConfig", 50_272, (("attn_implementation", "sdpa"), ("use_cache", False)))
+OPT = Language(
+    "OPTForCausalLM",
+    "OPTConfig",
+    50_272,
+    (("attn_implementation", "sdpa"), ("use_cache", False)),
+    sizes=(("hidden_size", 1), ("num_attention_heads", 1 / 64), ("ffn_dim", 4), ("word_embed_proj_dim", 1)),
+)
 T5 = Language(
     "T5ForConditionalGeneration",
     "T5Config",
     32_128,
     (("use_cache", False), ("decoder_start_token_id", 0)),
     layers="num_layers",
+    sizes=(("d_model", 1), ("d_ff", 4), ("num_heads", 1 / 64)),
 )
 
 
@@ -113,8 +122,7 @@ def _build(which: Language, told: dict[str, Any], checkpoint: bool, dtype: str, 
 
 def _loss(net: Any, tokens: torch.Tensor) -> torch.Tensor:
     with _one_sequence_a_row():
-        loss: torch.Tensor = net(input_ids=tokens, labels=tokens).loss
-        return loss
+        return cast(torch.Tensor, net(input_ids=tokens, labels=tokens).loss)
 
 
 def _repeated(module: Any, query: Any, key: Any, value: Any, *args: Any, **options: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from gpumem.torch.internals import torch
 from gpumem.torch.zoo.libraries import library
@@ -34,11 +34,9 @@ def cifar_resnet(model: str) -> Net:
 def models_of(source: str) -> Iterable[str]:
     """The names of the classifiers that a library has."""
     if source == "timm":
-        names: list[str] = library("timm").list_models()
-        return names
+        return cast(Iterable[str], library("timm").list_models())
     models = library("torchvision").models
-    found: list[str] = models.list_models(module=models)
-    return found
+    return cast(Iterable[str], models.list_models(module=models))
 
 
 def timm_size(model: str) -> int:

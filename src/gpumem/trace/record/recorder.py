@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import finite, strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.trace.buffers import Shape
@@ -129,8 +128,7 @@ class Recorder(Shown):
         if duration < 0 and duration != UNKNOWN:
             raise ValueError(f"{where}: duration {duration} ns is negative")
         for what, amount in (("flops", flops), ("moved", moved)):
-            if not 0 <= amount < math.inf:
-                raise ValueError(f"{where}: {what} {amount} is not finite and >= 0")
+            finite(f"{where}: {what}", amount)
         for block in (*reads, *writes):
             self._live(block, where)
         if statistics and (stray := set(statistics) - (set(reads) & set(writes))):
