@@ -47,7 +47,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     results: Results = {part: [] for part in PARTS}
     found = results["steps"]
     named = args.trace or (ONE if args.quick else USUAL)
-    for trace in progress.over(traces_of(named, machine, progress, args.workspaces)):
+    for trace in progress.over(traces_of(named, machine, args.workspaces)):
         from gpumem.trace.batch import rebatch
 
         if "operators" in parts:

@@ -68,7 +68,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     machine = target_of(args)
     own = (LITTLE if args.quick else {}) | own_options(args, planners)
     ledger = Ledger(args.results, only if args.again else (), tell)
-    traces = traces_of(args.trace, machine, progress, args.workspaces)
+    traces = traces_of(args.trace, machine, args.workspaces)
     tell_bound(machine)
     asked = questions(traces, machine, planners, limits, own)
     mine = [one for one in asked if one.name in only or ledger.get(one.asked())]

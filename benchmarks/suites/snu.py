@@ -66,7 +66,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
 def _traces(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> list[gpumem.Trace]:
     """The traces that were given, or the stand-in at the sizes of the thesis."""
     if args.trace:
-        return traces_of(args.trace, machine, progress, args.workspaces)
+        return traces_of(args.trace, machine, args.workspaces)
     from dataclasses import replace
 
     from gpumem.trace.batch import rebatch

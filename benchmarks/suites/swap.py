@@ -68,7 +68,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
         planners = {name: planner for name, planner in planners.items() if not planner.proves}
     machine, factors = target_of(args), _factors(args)
     step = args.step if args.step is not None else COARSE if args.quick else FINE
-    traces = traces_of(args.trace, machine, progress)
+    traces = traces_of(args.trace, machine)
     ways = [(bare, rule, trace) for bare in traces for rule, trace in each_way(bare, args.workspaces)]
     results: Results = {part: [] for part in PARTS}
     failures: dict[tuple[str, str], Any] = {}

@@ -9,16 +9,17 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpumem.cli.common.args import add_measured, check_file, one_word, times_of
-from gpumem.cli.common.parser import Commands
+from gpumem.base import work
+from gpumem.base.names import one_of
+from gpumem.cli.common.args import MEASURED, check_file, times_of
+from gpumem.cli.common.parser import Commands, add_options, option
 from gpumem.cli.common.progress import Progress, complain, tell
 from gpumem.cli.common.workloads import (
-    ASSUME,
+    ASSUMED,
+    CHUNK,
+    DEVICE,
     DEVICES,
-    add_assume,
-    add_chunk,
-    add_device,
-    add_workload,
+    WORKLOADS,
     as_script,
     name_of,
     words_of,
@@ -28,6 +29,14 @@ from gpumem.cli.common.workloads import (
 if TYPE_CHECKING:
     from gpumem.torch import Captured
     from gpumem.trace import Trace
+
+
+OUT = option("-o", "--out", metavar="FILE", help="the trace to write: .json or .json.gz")
+COMPARE = option(
+    "--compare",
+    action="store_true",
+    help="write none: record the step on the host for real as well, and say where the two lists of ops part",
+)
 
 
 def add(commands: Commands) -> None:
@@ -43,40 +52,35 @@ def add(commands: Commands) -> None:
             "gpumem capture -o trace.json.gz --script train.py --epochs 1 --batch-size 64",
         ],
     )
-    add_workload(p)
-    what = p.add_mutually_exclusive_group(required=True)
-    what.add_argument("-o", "--out", metavar="FILE", help="the trace to write: .json or .json.gz")
-    what.add_argument(
-        "--compare",
-        action="store_true",
-        help="write none: record the step on the host for real as well, and say where the two lists of ops part",
+    add_options(p, *WORKLOADS)
+    add_options(p.add_mutually_exclusive_group(required=True), OUT, COMPARE)
+    add_options(
+        p,
+        DEVICE,
+        option("--batch", type=int, metavar="N", help="handed on to make"),
+        option("--iterations", type=int, default=2, metavar="N", help="to record (default: %(default)s)"),
+        option("--warmup", type=int, default=1, metavar="N", help="to run before those (default: %(default)s)"),
+        CHUNK,
+        ASSUMED,
+        MEASURED,
+        option("--json", action="store_true", help="print the summary as one JSON object"),
     )
-    add_device(p)
-    p.add_argument("--batch", type=int, metavar="N", help="handed on to make")
-    p.add_argument("--iterations", type=int, default=2, metavar="N", help="to record (default: %(default)s)")
-    p.add_argument("--warmup", type=int, default=1, metavar="N", help="to run before those (default: %(default)s)")
-    add_chunk(p)
-    add_assume(p)
-    add_measured(p)
-    p.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Record a PyTorch training step; write its last iterations as a trace that every command reads."""
-    one_word(args, "assume", ASSUME)
     if args.compare:
         return _compare(args)
     check_file(args.out, (".json", ".json.gz"))
-    one_word(args, "device", DEVICES)
     words = words_of(args)
     times = None if args.measured is None else times_of(args.measured)
-    with Progress() as progress, as_script(words):
-        progress(f"loading {shlex.join(words)}")
+    with Progress(), as_script(words):
+        work.tell(f"loading {shlex.join(words)}")
         make = workload_of(words, args.device)
         from gpumem.torch import record
 
-        progress("recording")
+        work.tell("recording")
         captured = record(make, args.device, name=name_of(words), **_sizes(args))
     if times is not None:
         captured = captured.timed(times)
@@ -89,18 +93,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace) -> int:
     """Record the step on the device and on the host; say where they part."""
-    one_word(args, "device", tuple(device for device in DEVICES if device != "cpu"))
+    one_of("--device", args.device, [device for device in DEVICES if device != "cpu"])
     words = words_of(args)
     if args.script is not None:
         raise ValueError("--compare: a step is compared, FILE.py:make; a script runs on one device only")
     if args.measured is not None:
         raise ValueError("--compare: it compares ops, and not their times; leave --measured out")
-    with Progress() as progress, as_script(words):
-        progress(f"loading {words[0]}")
+    with Progress(), as_script(words):
+        work.tell(f"loading {words[0]}")
         make: Any = workload_of(words, args.device)
         from gpumem.torch import compare
 
-        progress("recording twice")
+        work.tell("recording twice")
         found = compare(make, device=args.device, name=name_of(words), **_sizes(args))
     for note in found.device.notes:
         tell(f"{found.device.trace.name}: {note}")

@@ -11,7 +11,7 @@ import platform
 import shutil
 from typing import Any
 
-from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.parser import Commands, add_options, option
 
 CUDA = "pip install 'gpumem[cu13]' (or [cu12], by the driver)"
 DRIVER = "install the NVIDIA driver of your system (https://www.nvidia.com/drivers)"
@@ -53,8 +53,11 @@ Row = dict[str, Any]
 def add(commands: Commands) -> None:
     """Add the command's arguments."""
     p = commands.add_parser("doctor", help="say what is here and what is missing", description=run.__doc__)
-    p.add_argument("--no-measure", action="store_true", help="leave the device alone: do not measure its link")
-    p.add_argument("--json", action="store_true", help="print one JSON object")
+    add_options(
+        p,
+        option("--no-measure", action="store_true", help="leave the device alone: do not measure its link"),
+        option("--json", action="store_true", help="print one JSON object"),
+    )
     p.set_defaults(run=run)
 
 

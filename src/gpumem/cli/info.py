@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumem import io, pipeline
 from gpumem.cli.common.files import FILE, source_of
-from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.parser import Commands, add_options, option
 from gpumem.pipeline import report
 
 
@@ -20,8 +20,11 @@ def add(commands: Commands) -> None:
         description=run.__doc__,
         examples=["gpumem info vgg16", "gpumem info mine.json.gz instance.csv --json"],
     )
-    p.add_argument("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV")
-    p.add_argument("--json", action="store_true", help="print a list of rows")
+    add_options(
+        p,
+        option("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV"),
+        option("--json", action="store_true", help="print a list of rows"),
+    )
     p.set_defaults(run=run)
 
 

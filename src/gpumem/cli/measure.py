@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from gpumem.base import work
 from gpumem.base.units import human_ns
-from gpumem.cli.common.args import check_file, one_word
-from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.args import check_file
+from gpumem.cli.common.parser import Commands, add_options, at_least, option, word
 from gpumem.cli.common.progress import Progress
 from gpumem.cli.common.workloads import as_script
 
@@ -35,13 +36,17 @@ def add(commands: Commands) -> None:
             "gpumem plan mine.json.gz --limit 70% --measured table.jsonl.gz",
         ],
     )
-    p.add_argument("nets", nargs="+", metavar="NET", help=f"{NET} (python -m gpumem.torch.zoo --list)")
-    p.add_argument("--ops", required=True, metavar="TABLE", help="the table to write: .jsonl or .jsonl.gz")
-    p.add_argument("--device", default="cpu", metavar="cpu|cuda", help="where the steps run (default: %(default)s)")
-    p.add_argument("--iterations", type=int, default=11, metavar="N", help="that count (default: %(default)s)")
-    p.add_argument("--warmup", type=int, default=3, metavar="N", help="that go before (default: %(default)s)")
-    p.add_argument("--threads", type=int, default=1, metavar="N", help="of PyTorch on the host (default: %(default)s)")
-    p.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    usual = "(default: %(default)s)"
+    add_options(
+        p,
+        option("nets", nargs="+", metavar="NET", help=f"{NET} (python -m gpumem.torch.zoo --list)"),
+        option("--ops", required=True, metavar="TABLE", help="the table to write: .jsonl or .jsonl.gz"),
+        option("--device", read=word(DEVICES), default="cpu", metavar="cpu|cuda", help=f"where the steps run {usual}"),
+        option("--iterations", type=int, default=11, metavar="N", help=f"that count {usual}"),
+        option("--warmup", type=int, default=3, metavar="N", help=f"that go before {usual}"),
+        option("--threads", read=at_least(1), default=1, metavar="N", help=f"of PyTorch on the host {usual}"),
+        option("--json", action="store_true", help="print the summary as one JSON object"),
+    )
     p.set_defaults(run=run)
 
 
@@ -59,12 +64,9 @@ class Row:
 def run(args: argparse.Namespace) -> int:
     """Train nets for some iterations on the device at hand; write how long each op took, and how fast the device is."""
     check_file(args.ops, (".jsonl", ".jsonl.gz"), "--ops")
-    one_word(args, "device", DEVICES)
-    if args.threads < 1:
-        raise ValueError(f"--threads: {args.threads} is below 1")
-    with Progress() as progress, as_script(args.nets):
-        progress("loading")
-        table, rows = _measured(args, progress)
+    with Progress(), as_script(args.nets):
+        work.tell("loading")
+        table, rows = _measured(args)
     from gpumem.execute.latency import write_table
 
     write_table(args.ops, table)
@@ -72,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _measured(args: argparse.Namespace, progress: Progress) -> tuple[LatencyTable, list[Row]]:
+def _measured(args: argparse.Namespace) -> tuple[LatencyTable, list[Row]]:
     try:
         from gpumem.torch import measure, rates
         from gpumem.torch.measure import threads
@@ -86,9 +88,8 @@ def _measured(args: argparse.Namespace, progress: Progress) -> tuple[LatencyTabl
     with threads(args.threads):
         machine = rates(args.device)
         for k, (name, make) in enumerate(nets.items()):
-            progress(f"{k + 1} of {len(nets)}: {name}")
-            how = {"iterations": args.iterations, "warmup": args.warmup}
-            step = measure(make, args.device, name=name, **how)
+            work.tell(f"{k + 1} of {len(nets)}: {name}")
+            step = measure(make, args.device, name=name, iterations=args.iterations, warmup=args.warmup)
             ops += table_rows(step.trace, name)
             rows.append(_row(name, step.trace, step.iteration_ns))
     iterations = {row.net: row.iteration_ns for row in rows}
@@ -100,11 +101,11 @@ def _nets(words: list[str], device: str) -> Iterator[tuple[str, Make]]:
     from gpumem.torch import load_nets
     from gpumem.torch.zoo import recipe
 
-    for word in words:
-        if ".py" in word or "/" in word:
-            yield from load_nets(word, device).items()
+    for net in words:
+        if ".py" in net or "/" in net:
+            yield from load_nets(net, device).items()
         else:
-            found = recipe(word)
+            found = recipe(net)
             yield found.name, found.make
 
 
