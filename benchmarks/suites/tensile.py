@@ -11,11 +11,11 @@ from typing import Any
 import gpumem
 from benchmarks import papers
 from benchmarks.suites.suite import Results, Suite
-from gpumem.cli.common.args import add_machine, target_of
+from gpumem.cli.common.args import machine_flags, target_of
 from gpumem.cli.common.files import traces_of
-from gpumem.cli.common.parser import Parser, Reader, finite
+from gpumem.cli.common.parser import Parser, Reader, add_options, finite
 from gpumem.cli.common.progress import Progress, tell
-from gpumem.cli.common.uncertainty import add_uncertainty, uncertainty_of
+from gpumem.cli.common.uncertainty import uncertainty_flags, uncertainty_of
 from gpumem.pipeline import report
 
 PARTS = {
@@ -37,7 +37,7 @@ QUICK = f"{FEW} iterations, {TWO} tasks, {SOME} rounds of the bound, only {' and
 def options(p: Parser) -> None:
     """Add the suite's own arguments."""
     p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones)")
-    add_machine(p, "rtx2080ti")
+    add_options(p, *machine_flags("rtx2080ti"))
     p.add_argument("--tasks", type=int, help=f"of table2: up to so many copies (default: {TASKS})")
     p.add_argument("--launch-ns", type=float, help="what an op costs to launch, instead of the machine's")
     p.add_argument("--half-duplex", action="store_true", help="one copy engine for both directions, as in the paper")
@@ -50,7 +50,7 @@ def options(p: Parser) -> None:
     )
     hosts = "of experiment: how many ms an op takes Python (default: 1, 2 and 3)"
     p.add_argument("--python-ms", metavar="X[,X]", help=hosts)
-    add_uncertainty(p)
+    add_options(p, uncertainty_flags())
     p.set_defaults(seed=0)
     p.add_argument("--no-check", action="store_true", help="do not hold the event logs against the naive oracle")
 

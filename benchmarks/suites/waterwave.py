@@ -11,9 +11,9 @@ import gpumem
 from benchmarks import papers
 from benchmarks.suites.suite import Results, Suite
 from gpumem.base.names import choices
-from gpumem.cli.common.args import add_machine, target_of
+from gpumem.cli.common.args import machine_flags, target_of
 from gpumem.cli.common.files import traces_of
-from gpumem.cli.common.parser import Parser, Reader, finite
+from gpumem.cli.common.parser import Parser, Reader, add_options, finite
 from gpumem.cli.common.progress import Progress
 from gpumem.jobs.waterwave import round_ns
 from gpumem.pipeline import report
@@ -50,7 +50,7 @@ QUICK = f"only {' and '.join(QUICKLY)} if none is named, few split sizes, batche
 def options(p: Parser) -> None:
     """Add the suite's own arguments."""
     p.add_argument("trace", nargs="*", help=f"trace files or bundled names (default: {' '.join(USUAL)})")
-    add_machine(p, "v100")
+    add_options(p, *machine_flags("v100"))
     p.add_argument("--order", default="all", metavar="NAME[,NAME]|all", help=f"of a job's ops: {', '.join(ORDERS)}")
     p.add_argument(
         "--slowdown",

@@ -12,35 +12,15 @@ import gpumem
 from gpumem import pipeline, swap
 from gpumem.base import work
 from gpumem.base.units import amount, human, human_ns, percent
-from gpumem.cli.common.args import add_machine, target_of
-from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
-from gpumem.cli.common.parser import Commands, add_options, option, positive
+from gpumem.cli.common.args import machine_flags, target_of
+from gpumem.cli.common.files import FILE, read_with_ops, source_of, workspaces_flag
+from gpumem.cli.common.parser import Command, option, positive
 from gpumem.cli.common.planning import SIZE, tell_bound
 from gpumem.cli.common.progress import Progress, tell
 from gpumem.swap.fluid import in_a_row
 
 BOUND = "bound"  # the row of a table of planners
 STALLS = {"": "least stall there", "_recompute": "with values made again"}  # kinds of plans, by the keys of JSON
-
-
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "bound",
-        help="certify what no swap plan can beat",
-        description=run.__doc__,
-        examples=["gpumem bound vgg16 --machine gtx1080ti", "gpumem bound vgg16 --load-limit 60%"],
-    )
-    p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
-    add_machine(p, "gtx1080ti")
-    add_options(
-        p,
-        option("--load-limit", metavar="SIZE", help=f"bound the stall at this load as well: {SIZE}"),
-        option("--seconds", read=positive, metavar="S", help="the whole time: what is certified by then counts"),
-    )
-    add_workspaces(p)
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    p.set_defaults(run=run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +149,19 @@ def certify(case: pipeline.Case, found: Mapping[str, pipeline.Planned], **how: A
         work.tell("bounding")
         stall = swap.least_stall(case.trace, case.machine, limit, recompute=again, placed=pool, **how).stall_ns
     return Certified(limit, stall / base, work.now() - begin, base + stall, again, ways)
+
+
+COMMAND = Command(
+    "bound",
+    run,
+    "certify what no swap plan can beat",
+    (
+        option("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)"),
+        *machine_flags("gtx1080ti"),
+        option("--load-limit", metavar="SIZE", help=f"bound the stall at this load as well: {SIZE}"),
+        option("--seconds", read=positive, metavar="S", help="the whole time: what is certified by then counts"),
+        workspaces_flag(),
+        option("--json", action="store_true", help="print one JSON object"),
+    ),
+    ("gpumem bound vgg16 --machine gtx1080ti", "gpumem bound vgg16 --load-limit 60%"),
+)

@@ -9,13 +9,13 @@ from typing import Any
 
 from gpumem.base import work
 from gpumem.base.units import fraction
-from gpumem.cli.common.args import add_machine, check_folder, out_folder, target_of
-from gpumem.cli.common.files import add_workspaces
-from gpumem.cli.common.parser import Commands, add_options, option, positive
-from gpumem.cli.common.planners import add_planner, of_use, options_told, planners_asked
+from gpumem.cli.common.args import check_folder, machine_flags, out_folder, target_of
+from gpumem.cli.common.files import workspaces_flag
+from gpumem.cli.common.parser import Command, OneOf, Section, option, positive
+from gpumem.cli.common.planners import of_use, options_told, planner_flags, planners_asked
 from gpumem.cli.common.planning import ROBUST, SIZE, uncertain
 from gpumem.cli.common.progress import Progress, complain, tell, tell_failure
-from gpumem.cli.common.uncertainty import add_uncertainty
+from gpumem.cli.common.uncertainty import uncertainty_flags
 from gpumem.cli.common.workloads import (
     ASSUMED,
     CHUNK,
@@ -26,52 +26,6 @@ from gpumem.cli.common.workloads import (
     words_of,
     workload_of,
 )
-
-BATCH = option("--batch", type=int, metavar="N", help="handed on to make")
-LARGEST = option("--largest", action="store_true", help="find the largest batches, without a plan and with one")
-LIMIT = option(
-    "--limit",
-    metavar="SIZE",
-    help=f"of tensors and workspaces: {SIZE} (default: what the machine has beside the context)",
-)
-OVERHEAD = option(
-    "--overhead", read=fraction, metavar="PART", help="the most that a plan may cost, as 10%% (default: anything)"
-)
-
-
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "fit",
-        help="say whether a PyTorch training step fits, and what it would take",
-        description=run.__doc__,
-        examples=[
-            "gpumem fit train.py:make --machine rtx4090",
-            "gpumem fit train.py:make --machine rtx4090 --batch 256 --overhead 10% --out planned",
-            "gpumem fit train.py:make --machine rtx4090 --overhead 10% --largest",
-            "gpumem fit --machine rtx4090 --script train.py --epochs 1 --batch-size 256",
-        ],
-    )
-    add_options(p, *WORKLOADS)
-    what, how = p.add_argument_group("what to fit"), p.add_argument_group("how to plan")
-    add_options(what, DEVICE)
-    add_options(what.add_mutually_exclusive_group(), BATCH, LARGEST)
-    add_options(what, LIMIT, CHUNK, ASSUMED, OVERHEAD)
-    add_machine(what, "rtx4090")
-    add_workspaces(what)
-    add_planner(how, None, "swap planners; the cheapest counts (default: search)")
-    add_options(
-        how,
-        option("--seconds", read=positive, metavar="S", help="of planning (default: 8); captures come on top"),
-        option("--robust", type=float, metavar="X", help=ROBUST),
-    )
-    add_uncertainty(p)
-    add_options(
-        p,
-        option("--out", metavar="DIR", help="write report, captured trace, plan, timeline and pictures there"),
-        option("--json", action="store_true", help="print the figures as one JSON object"),
-    )
-    p.set_defaults(run=run, workspaces="fastest")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -128,3 +82,62 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         of_use("--robust", "robust", planners)
         options["options"] |= {"robust": args.robust}
     return options | {name: value for name in ("overhead", "seconds") if (value := getattr(args, name)) is not None}
+
+
+COMMAND = Command(
+    "fit",
+    run,
+    "say whether a PyTorch training step fits, and what it would take",
+    (
+        *WORKLOADS,
+        Section(
+            "what to fit",
+            (
+                DEVICE,
+                OneOf(
+                    (
+                        option("--batch", type=int, metavar="N", help="handed on to make"),
+                        option(
+                            "--largest",
+                            action="store_true",
+                            help="find the largest batches, without a plan and with one",
+                        ),
+                    )
+                ),
+                option(
+                    "--limit",
+                    metavar="SIZE",
+                    help=f"of tensors and workspaces: {SIZE} (default: what the machine has beside the context)",
+                ),
+                CHUNK,
+                ASSUMED,
+                option(
+                    "--overhead",
+                    read=fraction,
+                    metavar="PART",
+                    help="the most that a plan may cost, as 10%% (default: anything)",
+                ),
+                *machine_flags("rtx4090"),
+                workspaces_flag(),
+            ),
+        ),
+        Section(
+            "how to plan",
+            (
+                *planner_flags(None, "swap planners; the cheapest counts (default: search)"),
+                option("--seconds", read=positive, metavar="S", help="of planning (default: 8); captures come on top"),
+                option("--robust", type=float, metavar="X", help=ROBUST),
+            ),
+        ),
+        uncertainty_flags(),
+        option("--out", metavar="DIR", help="write report, captured trace, plan, timeline and pictures there"),
+        option("--json", action="store_true", help="print the figures as one JSON object"),
+    ),
+    (
+        "gpumem fit train.py:make --machine rtx4090",
+        "gpumem fit train.py:make --machine rtx4090 --batch 256 --overhead 10% --out planned",
+        "gpumem fit train.py:make --machine rtx4090 --overhead 10% --largest",
+        "gpumem fit --machine rtx4090 --script train.py --epochs 1 --batch-size 256",
+    ),
+    {"workspaces": "fastest"},
+)

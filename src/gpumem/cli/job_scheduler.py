@@ -13,7 +13,7 @@ from gpumem.base import work
 from gpumem.base.names import taken, unknown
 from gpumem.base.units import amount, human
 from gpumem.cli.common.args import check_file, count_of, each
-from gpumem.cli.common.parser import Option, Parser, add_options, finite, option, word
+from gpumem.cli.common.parser import Option, Section, finite, option, word
 from gpumem.cli.common.planners import OPTION, OWN, of_use, options_told
 from gpumem.cli.common.planning import NO_CHECK
 from gpumem.cli.common.progress import tell, tell_failure
@@ -27,18 +27,6 @@ if TYPE_CHECKING:
 
     Run = Callable[[Sequence[Job], gpumem.Machine, int], Outcome]
 KEYWORDS = {"split": "split", "order": "order", "priority": "turns"}  # that not all ways have
-SCHEDULING = (
-    option(
-        "--planner",
-        default="tensile",
-        metavar="NAME",
-        help=f"tensile, none, or a swap planner for each job by itself ({OWN}); side by side by node groups "
-        "(waterwave, waterwave-searched) or halves (waterwave-s), or in turn (temporal)",
-    ),
-    OPTION,
-    option("--activity", action="store_true", help="release tensors after their last access (algorithm 3, line 2)"),
-    NO_CHECK,
-)
 TENSILE = (  # of its scheduler, `schedule`
     option(
         "--link",
@@ -114,14 +102,28 @@ TOGETHER = (  # of Waterwave's ways
         help="1 for all (the default), or 2: one for each stream",
     ),
 )
-
-
-def add_scheduling(p: Parser) -> None:
-    """Add who plans, and the options of each."""
-    add_options(p.add_argument_group("how to plan"), *SCHEDULING)
-    add_options(p.add_argument_group("of planners that swap"), *RUNTIME)
-    add_options(p.add_argument_group("of the planner tensile"), *TENSILE)
-    add_options(p.add_argument_group("of jobs side by side"), *TOGETHER)
+SCHEDULING = (  # who plans, and the options of each
+    Section(
+        "how to plan",
+        (
+            option(
+                "--planner",
+                default="tensile",
+                metavar="NAME",
+                help=f"tensile, none, or a swap planner for each job by itself ({OWN}); side by side by node groups "
+                "(waterwave, waterwave-searched) or halves (waterwave-s), or in turn (temporal)",
+            ),
+            OPTION,
+            option(
+                "--activity", action="store_true", help="release tensors after their last access (algorithm 3, line 2)"
+            ),
+            NO_CHECK,
+        ),
+    ),
+    Section("of planners that swap", RUNTIME),
+    Section("of the planner tensile", TENSILE),
+    Section("of jobs side by side", TOGETHER),
+)
 
 
 def scheduler(args: argparse.Namespace, broken: dict[str, Exception], uncertainty: Uncertainty) -> Run:

@@ -13,13 +13,13 @@ from gpumem import io
 from gpumem.base import work
 from gpumem.base.errors import failure
 from gpumem.base.units import amount, human, human_ns, moment
-from gpumem.cli.common.args import add_machine, count_of, each, target_of
+from gpumem.cli.common.args import count_of, each, machine_flags, target_of
 from gpumem.cli.common.files import FILE, read_with_ops, source_of
-from gpumem.cli.common.parser import Commands, add_options, finite, option
+from gpumem.cli.common.parser import Command, Section, finite, option
 from gpumem.cli.common.planning import SIZE
 from gpumem.cli.common.progress import Progress, complain
-from gpumem.cli.common.uncertainty import add_uncertainty, uncertainty_of
-from gpumem.cli.job_scheduler import add_scheduling, scheduler
+from gpumem.cli.common.uncertainty import uncertainty_flags, uncertainty_of
+from gpumem.cli.job_scheduler import SCHEDULING, scheduler
 from gpumem.jobs.metrics import by_iteration, cells, makespan, savings, steady
 from gpumem.pipeline.report import columns
 
@@ -31,53 +31,6 @@ if TYPE_CHECKING:
 
 HEAD = ["job", "peak load", "budget", "peak", "waited", "unmanaged", "iteration", "passive", "MSR", "EOR", "CBR"]
 SHOWN = (1, 2, 3, 5, 10, 20)  # iterations
-LIMIT = option(
-    "--limit",
-    metavar="SIZE",
-    help=f"what all jobs may hold: {SIZE}, added up (default: what the machine has available)",
-)
-SLOWDOWN = option(
-    "--slowdown",
-    read=finite,
-    default=1.0,
-    metavar="S",
-    help="of k kernels at once each runs at 1 / (1 + S (k - 1)): 1 shares the GPU, 0 lets all run at full speed "
-    "(default: %(default)s)",
-)
-TIMES = (
-    option("--arrive", default="0", metavar="T[,T]", help="when jobs arrive, in ns, us, ms or s; the last counts on"),
-    option("--iterations", default="20", metavar="N[,N]", help="after how many jobs leave (default: %(default)s)"),
-    option("--leave", metavar="T[,T]", help="when jobs leave, if that is earlier; - for never"),
-)
-
-
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "jobs",
-        help="run several jobs on one GPU, simulated",
-        description=run.__doc__,
-        examples=[
-            "gpumem jobs vgg16 resnet18 --limit 70%",
-            "gpumem jobs mlp3 mlp3 --arrive 0,5ms --planner heuristic",
-            "gpumem jobs vgg16 vgg16 --limit 70% --planner waterwave",
-            "gpumem jobs vgg16 --limit 80% --spread 0.5 --noise 0.05 --replan windows",
-        ],
-    )
-    p.add_argument("file", nargs="+", metavar="FILE", help=f"{FILE}; one job each")
-    limits = p.add_argument_group("what to plan for")
-    add_options(limits, LIMIT)
-    add_machine(limits, "rtx2080ti")
-    add_options(limits, SLOWDOWN)
-    add_options(p.add_argument_group("when jobs come and go"), *TIMES)
-    add_scheduling(p)
-    add_uncertainty(p)
-    add_options(
-        p,
-        option("--log", metavar="FILE", help="write the event log, one JSON object a line"),
-        option("--json", action="store_true", help="print one JSON object"),
-    )
-    p.set_defaults(run=run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,3 +206,60 @@ def _part(text: str, what: str) -> float:
     if not 0 <= value <= 1:
         raise ValueError(f"{what}: {value} is not in [0, 1]")
     return value
+
+
+COMMAND = Command(
+    "jobs",
+    run,
+    "run several jobs on one GPU, simulated",
+    (
+        option("file", nargs="+", metavar="FILE", help=f"{FILE}; one job each"),
+        Section(
+            "what to plan for",
+            (
+                option(
+                    "--limit",
+                    metavar="SIZE",
+                    help=f"what all jobs may hold: {SIZE}, added up (default: what the machine has available)",
+                ),
+                *machine_flags("rtx2080ti"),
+                option(
+                    "--slowdown",
+                    read=finite,
+                    default=1.0,
+                    metavar="S",
+                    help="of k kernels at once each runs at 1 / (1 + S (k - 1)): 1 shares the GPU, 0 lets all run at "
+                    "full speed (default: %(default)s)",
+                ),
+            ),
+        ),
+        Section(
+            "when jobs come and go",
+            (
+                option(
+                    "--arrive",
+                    default="0",
+                    metavar="T[,T]",
+                    help="when jobs arrive, in ns, us, ms or s; the last counts on",
+                ),
+                option(
+                    "--iterations",
+                    default="20",
+                    metavar="N[,N]",
+                    help="after how many jobs leave (default: %(default)s)",
+                ),
+                option("--leave", metavar="T[,T]", help="when jobs leave, if that is earlier; - for never"),
+            ),
+        ),
+        *SCHEDULING,
+        uncertainty_flags(),
+        option("--log", metavar="FILE", help="write the event log, one JSON object a line"),
+        option("--json", action="store_true", help="print one JSON object"),
+    ),
+    (
+        "gpumem jobs vgg16 resnet18 --limit 70%",
+        "gpumem jobs mlp3 mlp3 --arrive 0,5ms --planner heuristic",
+        "gpumem jobs vgg16 vgg16 --limit 70% --planner waterwave",
+        "gpumem jobs vgg16 --limit 80% --spread 0.5 --noise 0.05 --replan windows",
+    ),
+)

@@ -6,35 +6,11 @@ import argparse
 import json
 
 from gpumem.cli.common.args import check_folder, out_folder, target_of
-from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
-from gpumem.cli.common.parser import Commands, add_options, option
-from gpumem.cli.common.planning import add_planning, make
+from gpumem.cli.common.files import FILE, read_with_ops, source_of, workspaces_flag
+from gpumem.cli.common.parser import Command, option
+from gpumem.cli.common.planning import make, plan_flags
 from gpumem.cli.common.progress import Progress
-from gpumem.cli.common.uncertainty import add_uncertainty
-
-
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "plan",
-        help="plan swaps and a placement for a memory limit",
-        description=run.__doc__,
-        examples=[
-            "gpumem plan --limit 70%",
-            "gpumem plan mine.json.gz --limit 8GiB --machine rtx2080ti --out planned",
-            "gpumem plan vgg16 --load-limit 50% --planner search --seconds 10",
-        ],
-    )
-    p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
-    add_planning(p)
-    add_uncertainty(p, seed=False)
-    add_workspaces(p)
-    add_options(
-        p,
-        option("--out", metavar="DIR", help="write plan, rewritten trace, timeline and pictures there"),
-        option("--json", action="store_true", help="print the table as one JSON object"),
-    )
-    p.set_defaults(run=run)
+from gpumem.cli.common.uncertainty import uncertainty_flags
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,3 +24,23 @@ def run(args: argparse.Namespace) -> int:
             planned.write(folder, source.name)
     print(json.dumps(planned.row()) if args.json else planned.table())
     return 0
+
+
+COMMAND = Command(
+    "plan",
+    run,
+    "plan swaps and a placement for a memory limit",
+    (
+        option("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)"),
+        *plan_flags(),
+        uncertainty_flags(seed=False),
+        workspaces_flag(),
+        option("--out", metavar="DIR", help="write plan, rewritten trace, timeline and pictures there"),
+        option("--json", action="store_true", help="print the table as one JSON object"),
+    ),
+    (
+        "gpumem plan --limit 70%",
+        "gpumem plan mine.json.gz --limit 8GiB --machine rtx2080ti --out planned",
+        "gpumem plan vgg16 --load-limit 50% --planner search --seconds 10",
+    ),
+)

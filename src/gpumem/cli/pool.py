@@ -13,48 +13,14 @@ from gpumem.base import work
 from gpumem.base.names import chosen
 from gpumem.base.units import amount, exact
 from gpumem.cli.common.args import check_file
-from gpumem.cli.common.files import FILE, add_workspaces, source_of, with_workspaces
-from gpumem.cli.common.parser import Commands, add_options, option
-from gpumem.cli.common.planning import add_search, own_options
+from gpumem.cli.common.files import FILE, source_of, with_workspaces, workspaces_flag
+from gpumem.cli.common.parser import Command, option
+from gpumem.cli.common.planning import own_options, search_flags
 from gpumem.cli.common.progress import Progress, complain
 
 
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "pool",
-        help="place buffers, without swapping",
-        description=run.__doc__,
-        examples=[
-            "gpumem pool vgg16 resnet18 --planner all",
-            "gpumem pool instance.csv --planner search --out placed.csv",
-        ],
-    )
-    add_options(
-        p,
-        option("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV"),
-        option("--planner", default="best-fit", metavar="NAME[,NAME]|all", help="default: %(default)s"),
-        option("--allocator", metavar="NAME[,NAME]|all", help="replay through online allocators as well"),
-    )
-    add_search(p)
-    add_workspaces(p)
-    add_options(
-        p,
-        option(
-            "--capacity",
-            metavar="SIZE",
-            help="bytes the pool may have: planners that search go on for it, 30 s if --seconds or --effort do not say"
-            " otherwise; exit status 3 if some file fits with no planner",
-        ),
-        option("--alignment", type=int, metavar="N", help="of offsets, in bytes (default: 256, 1 for bare instances)"),
-        option("--out", metavar="FILE", help="write the best placement: a .csv with offsets or a .json[.gz] trace"),
-        option("--json", action="store_true", help="print a list of rows"),
-    )
-    p.set_defaults(run=run)
-
-
 @dataclass(frozen=True, slots=True)
-class Placed:
+class FileFootprint:
     """What a planner takes for the trace of a file, and whether that is within the capacity."""
 
     file: str
@@ -86,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     planners = chosen(args.planner, pool.PLANNERS, "--planner")
     allocators = {} if args.allocator is None else chosen(args.allocator, pool.ALLOCATORS, "--allocator")
     options = own_options(args, planners)
-    rows: list[Placed] = []
+    rows: list[FileFootprint] = []
     with Progress() as progress:
         for path in progress.over(args.file):
             work.tell(f"placing {path}")
@@ -103,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
                 complain(f"{path}: no placement fits {exact(capacity)}, the lowest takes {exact(best.height)}; {end}")
             elif args.out:
                 _write(args.out, source_of(path).name, trace, best, capacity)
-            rows += [Placed(path, f, capacity is None or f.size <= capacity) for f in found]
+            rows += [FileFootprint(path, f, capacity is None or f.size <= capacity) for f in found]
     print(json.dumps([row.row() for row in rows]) if args.json else "\n".join([HEAD, *(row.line() for row in rows)]))
     return 0 if {row.file for row in rows if row.feasible}.issuperset(args.file) else 3
 
@@ -117,3 +83,30 @@ def _check_out(out: str, files: int) -> None:
 def _write(out: str, source: str, trace: gpumem.Trace, placement: gpumem.Placement, capacity: int | None) -> None:
     ops: dict[str, Any] = {"machine": "gtx1080ti", "capacity": capacity}  # its durations where nobody measured any
     io.write(out, trace, placement, source=source, **({} if out.endswith(".csv") else ops))
+
+
+COMMAND = Command(
+    "pool",
+    run,
+    "place buffers, without swapping",
+    (
+        option("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV"),
+        option("--planner", default="best-fit", metavar="NAME[,NAME]|all", help="default: %(default)s"),
+        option("--allocator", metavar="NAME[,NAME]|all", help="replay through online allocators as well"),
+        *search_flags(),
+        workspaces_flag(),
+        option(
+            "--capacity",
+            metavar="SIZE",
+            help="bytes the pool may have: planners that search go on for it, 30 s if --seconds or --effort do not say"
+            " otherwise; exit status 3 if some file fits with no planner",
+        ),
+        option("--alignment", type=int, metavar="N", help="of offsets, in bytes (default: 256, 1 for bare instances)"),
+        option("--out", metavar="FILE", help="write the best placement: a .csv with offsets or a .json[.gz] trace"),
+        option("--json", action="store_true", help="print a list of rows"),
+    ),
+    (
+        "gpumem pool vgg16 resnet18 --planner all",
+        "gpumem pool instance.csv --planner search --out placed.csv",
+    ),
+)

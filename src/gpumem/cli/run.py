@@ -16,8 +16,8 @@ from gpumem.base.names import choice
 from gpumem.cli import doctor, run_live as live
 from gpumem.cli.common.args import target_of
 from gpumem.cli.common.files import FILE
-from gpumem.cli.common.parser import Commands, add_options, at_least, option, word
-from gpumem.cli.common.planning import add_planning, make
+from gpumem.cli.common.parser import Command, Section, at_least, option, word
+from gpumem.cli.common.planning import make, plan_flags
 from gpumem.cli.common.progress import Progress, complain, tell
 from gpumem.execute import models
 from gpumem.pipeline.report import Run
@@ -42,29 +42,6 @@ WHERE = (
     option("--ranges", action="store_true", help="on CUDA: name ops and copies for a profiler (NVTX)"),
 )
 USUAL = {"threshold": 0, "peaks": "all"}  # of planners: the models are small
-
-
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "run",
-        help="carry a plan out with real bytes",
-        description=run.__doc__,
-        examples=[
-            "gpumem run mlp --limit 70%",
-            "gpumem run resnet18 --device emulate --planner heuristic",
-            "gpumem run mlp --live --limit 70%",
-        ],
-    )
-    nets = "mlp, mlp-adam, cnn, cnn-adam, cnn-im2col, cnn-winograd, cnn-norm, residual, transformer, transformer-adam"
-    what = f"{nets}, or a trace, whose ops then mix bytes"
-    add_options(
-        p, option("model", nargs="?", default="mlp", metavar="MODEL", help=f"{what}: a {FILE} (default: %(default)s)")
-    )
-    add_options(p.add_argument_group("what to run, and where"), *WHERE, *live.OPTIONS)
-    add_planning(p, seed="of the emulator's order, and of planners that draw random numbers")
-    add_options(p, option("--json", action="store_true", help="print the table as one JSON object"))
-    p.set_defaults(run=run, limit="70%")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,7 +79,7 @@ def _device(args: argparse.Namespace) -> str:
 
 def _compared(args: argparse.Namespace, device: str, machine: gpumem.Machine) -> pipeline.Comparison:
     placer, seed = choice(args.pool or "best-fit", pool.PLANNERS, "--pool"), args.seed or 0
-    where = live.Where.of(device)
+    where = live.Platform.of(device)
 
     def backend(timing: bool) -> execute.Backend:
         if where.cuda:
@@ -122,7 +99,7 @@ def _compared(args: argparse.Namespace, device: str, machine: gpumem.Machine) ->
 
 
 def _model(
-    args: argparse.Namespace, where: live.Where, machine: gpumem.Machine, backend: Callable[[bool], execute.Backend]
+    args: argparse.Namespace, where: live.Platform, machine: gpumem.Machine, backend: Callable[[bool], execute.Backend]
 ) -> pipeline.Workload:
     """A model, planned for by the times that its ops and copies take."""
     from gpumem.execute.latency.measured import measured, measured_machine
@@ -139,7 +116,7 @@ def _model(
     return pipeline.Workload(planned, lambda: launch, model.initial, names)
 
 
-def _trace(args: argparse.Namespace, where: live.Where, machine: gpumem.Machine) -> pipeline.Workload:
+def _trace(args: argparse.Namespace, where: live.Platform, machine: gpumem.Machine) -> pipeline.Workload:
     """A trace file with generic ops; on the emulator a byte stands for each unit of alignment."""
     planned, unit, library = make(live.recorded(args), machine, args, usual=USUAL, more=("seed",)), 1, where.library
     if not where.cuda:
@@ -150,3 +127,29 @@ def _trace(args: argparse.Namespace, where: live.Where, machine: gpumem.Machine)
     whole = planned.before.trace
     state = execute.initial(whole, args.seed or 0)
     return pipeline.Workload(planned, lambda: execute.GenericOp(whole, library), state, unit=unit)
+
+
+NETS = "mlp, mlp-adam, cnn, cnn-adam, cnn-im2col, cnn-winograd, cnn-norm, residual, transformer, transformer-adam"
+COMMAND = Command(
+    "run",
+    run,
+    "carry a plan out with real bytes",
+    (
+        option(
+            "model",
+            nargs="?",
+            default="mlp",
+            metavar="MODEL",
+            help=f"{NETS}, or a trace, whose ops then mix bytes: a {FILE} (default: %(default)s)",
+        ),
+        Section("what to run, and where", (*WHERE, *live.OPTIONS)),
+        *plan_flags("of the emulator's order, and of planners that draw random numbers"),
+        option("--json", action="store_true", help="print the table as one JSON object"),
+    ),
+    (
+        "gpumem run mlp --limit 70%",
+        "gpumem run resnet18 --device emulate --planner heuristic",
+        "gpumem run mlp --live --limit 70%",
+    ),
+    {"limit": "70%"},
+)

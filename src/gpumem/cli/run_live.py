@@ -47,8 +47,8 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """Where something runs: its name, its library of kernels, and a new environment for a program without a plan."""
+class Platform:
+    """Platform something runs: its name, its library of kernels, and a new environment for a program without a plan."""
 
     name: str
     library: Any
@@ -56,7 +56,7 @@ class Where:
     cuda: bool
 
     @classmethod
-    def of(cls, device: str) -> Where:
+    def of(cls, device: str) -> Platform:
         """Return a device by its name, `cuda` or `emulate`."""
         if device == "cuda":
             from gpumem.execute.cuda import devices
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace, device: str, machine: gpumem.Machine) -> int:
             raise ValueError(f"--{name.replace('_', '-')}: of no use to --live, which knows no plan beforehand")
     asked = planners_asked(args)
     planners, own = [*asked], own_options(args, asked, more=("seed", "seconds"))
-    where = Where.of(device)
+    where = Platform.of(device)
     with Progress():
         program = _model(args, where) if args.model in models.MODELS else _trace(args, where)
         clock = runtime.OnClock(_of_units(machine, program.unit))
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace, device: str, machine: gpumem.Machine) -> int:
     return 1 if found.differing else 0
 
 
-def _model(args: argparse.Namespace, where: Where) -> _Program:
+def _model(args: argparse.Namespace, where: Platform) -> _Program:
     model = models.MODELS[args.model](**({} if args.batch is None else {"batch": args.batch}))
     names = {i: name for name, i in model.names.items()}
     return _Program(model.trace, lambda: model.launch(where.library), model.state, names, 1)
@@ -133,7 +133,7 @@ def recorded(args: argparse.Namespace) -> gpumem.Trace:
     return trace
 
 
-def _trace(args: argparse.Namespace, where: Where) -> _Program:
+def _trace(args: argparse.Namespace, where: Platform) -> _Program:
     """A trace file with generic ops; on the emulator a byte stands for each unit of alignment."""
     trace, unit, library = recorded(args), 1, where.library
     if not where.cuda:
@@ -173,7 +173,7 @@ class _Played:
         return max((row.peak for row in self.report.iterations), default=0)
 
 
-def _play(program: _Program, where: Where, device: runtime.Adaptive, iterations: int) -> _Played:
+def _play(program: _Program, where: Platform, device: runtime.Adaptive, iterations: int) -> _Played:
     world: Any = getattr(device.world, "world", device.world)
     outside = OverArrays(world.scratch) if where.cuda else None
     state = program.state()

@@ -15,12 +15,12 @@ from gpumem.base.errors import failure
 from gpumem.base.units import exact, human, human_ns, percent
 from gpumem.cli import bound
 from gpumem.cli.common.args import check_folder, out_folder, target_of
-from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
-from gpumem.cli.common.parser import Commands, add_options, option
-from gpumem.cli.common.planners import add_planner, planners_asked
-from gpumem.cli.common.planning import add_limits, add_own, goals, own_options, uncertain
+from gpumem.cli.common.files import FILE, read_with_ops, source_of, workspaces_flag
+from gpumem.cli.common.parser import Command, option
+from gpumem.cli.common.planners import planner_flags, planners_asked
+from gpumem.cli.common.planning import goals, limit_flags, own_flags, own_options, uncertain
 from gpumem.cli.common.progress import Progress, tell, tell_failure
-from gpumem.cli.common.uncertainty import add_uncertainty
+from gpumem.cli.common.uncertainty import uncertainty_flags
 from gpumem.pipeline.report import columns, unswapped
 from gpumem.swap.planner import SWAPS, Proposal
 from gpumem.trace import COPY_IN, COPY_OUT
@@ -34,28 +34,6 @@ PROGRAM = 30  # seconds of a planner that proves, where nobody says
 ROUNDS, BOUNDING, SHARE = 3, 10.0, 0.5
 MEASURED = ("peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds")
 COLUMNS = ("planner", "limit", "feasible", *MEASURED)  # of JSON
-
-
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "swap",
-        help="compare swap planners at one limit",
-        description=run.__doc__,
-        examples=["gpumem swap --limit 70%", "gpumem swap resnet18 --load-limit 60% --planner autoswap,tensile,search"],
-    )
-    p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
-    how = add_limits(p)
-    add_planner(how, "all", "swap planners (default: %(default)s)")
-    add_own(how)
-    add_uncertainty(p, seed=False)
-    add_workspaces(p)
-    add_options(
-        p,
-        option("--out", metavar="DIR", help="write DIR/swap.json, and into DIR/PLANNER what gpumem plan writes"),
-        option("--json", action="store_true", help="print a list of rows"),
-    )
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class PlannerRow:
     """What came of one planner: a plan, or none; what it proved, and why it failed."""
 
     planner: str
@@ -149,7 +127,7 @@ class _Asked:
     traceback: bool
     alone: bool
     uncertainty: Uncertainty | None = None
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[PlannerRow] = field(default_factory=list)
 
     @property
     def found(self) -> dict[str, pipeline.Planned]:
@@ -173,10 +151,10 @@ class _Asked:
             one = self._failed(name, error)
         self.attempts.append(replace(one, proved=proved[-1] if proved else None))
 
-    def _attempt(self, name: str, planner: swap.Planner, options: dict[str, Any]) -> Attempt:
+    def _attempt(self, name: str, planner: swap.Planner, options: dict[str, Any]) -> PlannerRow:
         """Plan, judge and check."""
         work.tell("planning")
-        one, begin = Attempt(name, self._limit), work.now()
+        one, begin = PlannerRow(name, self._limit), work.now()
         try:
             with work.part(share=pipeline.PLANNING):
                 found = self.case.solve(planner, options)
@@ -193,7 +171,7 @@ class _Asked:
             planned = planned.under(self.uncertainty)
         return replace(one, planned=planned)
 
-    def bound(self) -> list[Attempt | bound.Certified]:
+    def bound(self) -> list[PlannerRow | bound.Certified]:
         """Return the bound, where there is one."""
         how = {"rounds": ROUNDS} if self.seconds is None else {}
         try:
@@ -203,16 +181,16 @@ class _Asked:
             return [self._failed(bound.BOUND, error)]
         return [] if least is None else [least]
 
-    def _failed(self, name: str, error: Exception) -> Attempt:
+    def _failed(self, name: str, error: Exception) -> PlannerRow:
         tell_failure(name, error, self.traceback)
-        return Attempt(name, self._limit, error=failure(error))
+        return PlannerRow(name, self._limit, error=failure(error))
 
     @property
     def _limit(self) -> int:
         return self.case.pool or self.case.load or 0
 
 
-def _place(one: Attempt) -> tuple[bool, float]:
+def _place(one: PlannerRow) -> tuple[bool, float]:
     """Where a row stands: by overhead; what is not reached in the end. Equal ones stay in the order asked."""
     return one.planned is None, 0.0 if one.planned is None else one.planned.overhead
 
@@ -233,10 +211,10 @@ def _noting(planner: swap.Planner, proved: list[Proposal]) -> swap.Planner:
     return swap.planner_of(noting)
 
 
-def _table(case: pipeline.Case, rows: list[Attempt | bound.Certified]) -> str:
+def _table(case: pipeline.Case, rows: list[PlannerRow | bound.Certified]) -> str:
     trace, height, pool = case.trace, case.placement.height, case.pool is not None
     goal = f"pool of {human(case.pool or 0)} (placed" if pool else f"load limit of {human(case.load or 0)} (capacity"
-    planned = [one.planned for one in rows if isinstance(one, Attempt) and one.planned is not None]
+    planned = [one.planned for one in rows if isinstance(one, PlannerRow) and one.planned is not None]
     drawn = ["as planned", "median", "95 %"] if any(one.realised for one in planned) else ["overhead"]
     lines = [["planner", "peak load", "footprint", "bytes out", "bytes in", "run again", *drawn, "seconds"]]
     lines += [one.cells(len(drawn)) for one in rows]
@@ -262,3 +240,19 @@ def _beyond(limit: int, footprints: list[int]) -> str:
         f"Overheads are by the load: {show(limit)} of live bytes, wherever they lie.\n"
         f"As one pool {those} (footprint); --limit plans for a pool."
     )
+
+
+COMMAND = Command(
+    "swap",
+    run,
+    "compare swap planners at one limit",
+    (
+        option("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)"),
+        *limit_flags(*planner_flags("all", "swap planners (default: %(default)s)"), *own_flags()),
+        uncertainty_flags(seed=False),
+        workspaces_flag(),
+        option("--out", metavar="DIR", help="write DIR/swap.json, and into DIR/PLANNER what gpumem plan writes"),
+        option("--json", action="store_true", help="print a list of rows"),
+    ),
+    ("gpumem swap --limit 70%", "gpumem swap resnet18 --load-limit 60% --planner autoswap,tensile,search"),
+)

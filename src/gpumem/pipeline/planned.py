@@ -15,7 +15,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.display import Shown, frame, table
 from gpumem.check.verdict import BUDGET, FLOW, ORACLES, PLACEMENT, TIMELINE, UNCHECKED, Checked, Oracle, ask
 from gpumem.io import chrome, read, staged, write, write_text
-from gpumem.pipeline.report import Decided, Run, human, human_ns, percent, plot, unswapped, versus
+from gpumem.pipeline.report import DecisionCounts, Run, human, human_ns, percent, plot, unswapped, versus
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.realised import DRAWS, Realised, realised
 from gpumem.simulator.simulate import baseline
@@ -94,9 +94,9 @@ class Planned(Shown):
         return "placed" if self.load is None else "capacity"
 
     @property
-    def decided(self) -> Decided:
+    def counts(self) -> DecisionCounts:
         """How much the plan decides."""
-        return Decided.of(self.plan, self.before, self.after)
+        return DecisionCounts.of(self.plan, self.before, self.after)
 
     @property
     def by(self) -> str:
@@ -104,9 +104,9 @@ class Planned(Shown):
         return self.score or self.planner
 
     def __repr__(self) -> str:
-        decided, goal = self.decided, "pool" if self.load is None else "load"
+        counts, goal = self.counts, "pool" if self.load is None else "load"
         goal = f"{goal} of {human((self.pool if self.load is None else self.load) or 0)}"
-        what = f"{decided.swaps} swaps" + (f", {decided.recomputed} recomputations" if decided.recomputed else "")
+        what = f"{counts.swaps} swaps" + (f", {counts.recomputed} recomputations" if counts.recomputed else "")
         cost = f"footprint {human(self.placement.height)}, overhead {percent(self.overhead)}"
         where = f"{self.before.trace.name:.40}, {goal} on {self.machine.name:.30}"
         return f"Planned({where}: {what} by {self.by:.30}, {cost})"
@@ -165,7 +165,7 @@ class Planned(Shown):
             "limit": self.pool,
             "load_limit": self.load_limit,
             "clock": self.clock,
-            **asdict(self.decided),
+            **asdict(self.counts),
             "peak_load": before.trace.peak_load,
             "peak_load_after": after.trace.peak_load,
             "footprint": before.placement.height,
@@ -185,7 +185,7 @@ class Planned(Shown):
     def summary(self) -> Iterator[str]:
         """Yield lines of a table on what the plan does and copies."""
         out, into = (human(self.after.copied(role)) for role in (COPY_OUT, COPY_IN))
-        return self.decided.lines(self.by, f": {out} out, {into} in an iteration")
+        return self.counts.lines(self.by, f": {out} out, {into} in an iteration")
 
     def table(self) -> str:
         """Return the figures as a table; below it whether swapping is needed, where that is not plain."""

@@ -83,7 +83,7 @@ class Comparison(Shown):
             "iterations": self.iterations,
             "limit": self.planned.pool,
             "score": self.planned.score,
-            **asdict(self.planned.decided),
+            **asdict(self.planned.counts),
             "identical": not self.differing,
             "compared": len(self.compared),
             "differing": list(self.differing),
@@ -109,7 +109,7 @@ class Comparison(Shown):
             versus("iteration, measured", b.iteration_ns, a.iteration_ns, human_ns),
             versus("iteration, predicted", b.predicted_ns, a.predicted_ns, human_ns),
             "",
-            *self.planned.decided.lines(self.planned.by),
+            *self.planned.counts.lines(self.planned.by),
             f"{'copies overlapped':26}{overlapped}",
             f"{'state afterwards':26}"
             + (differing if self.differing else f"bit-identical ({len(self.compared)} buffers)"),

@@ -13,7 +13,7 @@ import gpumem
 from gpumem import io
 from gpumem.base.names import unknown
 from gpumem.base.units import amount, human
-from gpumem.cli.common.parser import Group, add_options, finite, option
+from gpumem.cli.common.parser import Option, finite, option
 from gpumem.cli.common.progress import tell
 from gpumem.pipeline import report
 
@@ -31,10 +31,9 @@ MEASURED = option(
 )
 
 
-def add_machine(p: Group, default: str) -> None:
-    """Add the machine, and what of it a run may have otherwise."""
-    add_options(
-        p,
+def machine_flags(default: str) -> tuple[Option, ...]:
+    """Return the machine, and what of it a run may have otherwise."""
+    return (
         option("--machine", default=default, help="preset or JSON file (default: %(default)s)"),
         option("--host-ns", read=finite, metavar="NS", help=f"host time to hand over an op {OWN}"),
         option("--copy-host-ns", read=finite, metavar="NS", help=f"host time to hand over a copy {OWN}"),
@@ -55,7 +54,7 @@ def times_of(path: str) -> Calibration:
 
 
 def target_of(args: argparse.Namespace) -> gpumem.Machine:
-    """Return the machine that the options of `add_machine` describe."""
+    """Return the machine that the options of `machine_flags` describe."""
     machine = machine_of(args.machine)
     costs = ("host_ns", "copy_host_ns")
     changes: dict[str, Any] = {name: cost for name in costs if (cost := getattr(args, name)) is not None}
@@ -104,13 +103,15 @@ def check_file(out: str, suffixes: tuple[str, ...], option: str = "--out") -> No
     """Refuse a file that cannot be written to, before anything is computed for it."""
     if not out.endswith(suffixes):
         raise ValueError(f"{option}: {out!r} ends in none of {', '.join(suffixes)}")
-    if Path(out).is_dir():
-        raise ValueError(f"{out}: cannot write here (Is a directory)")
     folder = Path(out).absolute().parent
-    if not folder.is_dir():
-        raise ValueError(f"{out}: cannot write here (No such folder)")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"{out}: cannot write here (Permission denied)")
+    obstacles = {
+        "Is a directory": Path(out).is_dir(),
+        "No such folder": not folder.is_dir(),
+        "Permission denied": not os.access(folder, os.W_OK | os.X_OK),
+    }
+    for why, there in obstacles.items():
+        if there:
+            raise ValueError(f"{out}: cannot write here ({why})")
 
 
 def each(text: str, count: int, what: str, read: Callable[[str, str], T]) -> list[T]:

@@ -12,7 +12,7 @@ from gpumem import io
 from gpumem.base import work
 from gpumem.base.names import meant, nearest
 from gpumem.base.units import amount, human
-from gpumem.cli.common.parser import Group
+from gpumem.cli.common.parser import Option, option
 from gpumem.cli.common.progress import tell
 
 FILE = "trace file, or vgg16, resnet18, mlp3, which are bundled"
@@ -71,11 +71,12 @@ def _instead(file: str, names: Sequence[str]) -> str:
     return known + ("" if near is None else f"; did you mean {file[: len(file) - len(name)] + near!r}?")
 
 
-def add_workspaces(p: Group, *, several: bool = False, usual: str = "none") -> None:
-    """Add the option that `with_workspaces` reads; of several rules, which `each_way` reads."""
+def workspaces_flag(*, several: bool = False, usual: str = "none") -> Option:
+    """Return the option that `with_workspaces` reads; of several rules, which `each_way` reads."""
     told = "give convolutions workspaces: fastest, none, or bytes that none exceeds (default: %(default)s)"
     told += "; each trace once by every rule" if several else ""
-    p.add_argument("--workspaces", default=usual, metavar="fastest|none|SIZE" + "[,...]" * several, help=told)
+    metavar = "fastest|none|SIZE" + "[,...]" * several
+    return option("--workspaces", default=usual, metavar=metavar, help=told)
 
 
 def each_way(trace: gpumem.Trace, text: str) -> list[tuple[str, gpumem.Trace]]:

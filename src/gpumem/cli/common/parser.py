@@ -7,10 +7,10 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from gpumem.base.names import meant, one_of, unknown
 
@@ -45,8 +45,57 @@ class Option:
         return str(self.how.get("dest", self.names[-1].lstrip("-").replace("-", "_")))
 
     def value(self, args: argparse.Namespace) -> Any:
-        """Return what was given; None where nothing was, or the command has no such option."""
-        return getattr(args, self.dest, None)
+        """Return what was given; None where nothing was."""
+        return getattr(args, self.dest)
+
+    def add(self, where: Group) -> None:
+        """Add it to a parser or a group."""
+        where.add_argument(*self.names, **self.how)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Options that help shows under a title of their own."""
+
+    title: str
+    options: Iterable[Declared]
+
+    def add(self, where: Group) -> None:
+        """Add them to a parser."""
+        add_options(where.add_argument_group(self.title), *self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Options of which at most one may be given, or, where that is required, one has to be."""
+
+    options: Iterable[Option]
+    required: bool = False
+
+    def add(self, where: Group) -> None:
+        """Add them to a parser or a group."""
+        add_options(where.add_mutually_exclusive_group(required=self.required), *self.options)
+
+
+Declared: TypeAlias = "Option | Section | OneOf"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the command line, declared: its help is what `run` says of itself."""
+
+    name: str
+    run: Callable[[argparse.Namespace], int]
+    help: str
+    options: Iterable[Declared]
+    examples: Sequence[str] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def add(self, commands: Commands) -> None:
+        """Add it to the commands of a parser."""
+        p = commands.add_parser(self.name, help=self.help, description=self.run.__doc__, examples=self.examples)
+        add_options(p, *self.options)
+        p.set_defaults(run=self.run, **self.defaults)
 
 
 def option(*names: str, read: Callable[[str, str], Any] | None = None, **how: Any) -> Option:
@@ -63,10 +112,10 @@ def option(*names: str, read: Callable[[str, str], Any] | None = None, **how: An
     return Option(names, how if read is None else {**how, "type": Reader(read, names[-1])})
 
 
-def add_options(where: Group, *options: Option) -> None:
+def add_options(where: Group, *options: Declared) -> None:
     """Add what is declared to a parser, or to a group of it."""
     for one in options:
-        where.add_argument(*one.names, **one.how)
+        one.add(where)
 
 
 class Parser(argparse.ArgumentParser):

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpumem import pool, swap
 from gpumem.base.names import meant, taken
-from gpumem.cli.common.parser import Group, Parser, add_options, option
+from gpumem.cli.common.parser import Option, option
 from gpumem.swap.planner import Declared
 
 OWN = "module:name is one of your own, looked for in the current directory as well"
@@ -24,10 +24,10 @@ OPTION = option(
 TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def add_planner(p: Parser | Group, usual: str | None, help: str, *, several: bool = True) -> None:
-    """Add `--planner`, and `--option` for what has no flag of its own."""
+def planner_flags(usual: str | None, help: str, *, several: bool = True) -> tuple[Option, Option]:
+    """Return `--planner`, and `--option` for what has no flag of its own."""
     metavar = "NAME[,NAME]|all" if several else "NAME"
-    add_options(p, option("--planner", default=usual, metavar=metavar, help=f"{help}; {OWN}"), OPTION)
+    return option("--planner", default=usual, metavar=metavar, help=f"{help}; {OWN}"), OPTION
 
 
 def planners_asked(args: argparse.Namespace) -> dict[str, swap.Planner]:

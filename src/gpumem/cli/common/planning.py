@@ -11,9 +11,9 @@ import gpumem
 from gpumem import pool
 from gpumem.base.names import choice, choices
 from gpumem.base.units import amount, human_ns
-from gpumem.cli.common.args import add_machine
-from gpumem.cli.common.parser import Group, Parser, add_options, at_least, option, positive, word
-from gpumem.cli.common.planners import add_planner, of_use, options_told, planners_asked
+from gpumem.cli.common.args import machine_flags
+from gpumem.cli.common.parser import Option, Section, at_least, option, positive, word
+from gpumem.cli.common.planners import of_use, options_told, planner_flags, planners_asked
 from gpumem.cli.common.progress import tell
 from gpumem.cli.common.uncertainty import uncertainty_of
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
 ROBUST = "of the search: plan for durations that are off by log-normal factors of this sigma"
 SEED = "of planners that draw random numbers"
+SCORE = option(
+    "--score",
+    metavar="NAME[,NAME]|all",
+    help="of AutoSwap and its kin: doa, aoa, wdoa, swdoa, several, or all, the default: the cheapest counts",
+)
 NO_CHECK = option("--no-check", action="store_true", help="do not hold the result against the naive oracles")
 SWAPPING = (
     option(
@@ -44,43 +49,35 @@ SWAPPING = (
 OWN = ("seed", "effort", "seconds", *(one.dest for one in SWAPPING))  # options that some planners take
 
 
-def add_limits(p: Parser, otherwise: str = "") -> Group:
-    """Add the two limits, the machine and how to place; return the group of options about planners."""
-    limits, how = p.add_argument_group("what to plan for"), p.add_argument_group("how to plan")
-    add_options(
-        limits,
+def limit_flags(*how: Option, otherwise: str = "") -> tuple[Section, Section]:
+    """Return the two limits, the machine and how to place; and `how`, options about planners."""
+    limits = (
         option("--limit", metavar="SIZE", help=f"size of the pool: {SIZE} (placed clock{otherwise})"),
         option("--load-limit", metavar="SIZE", help=f"the papers' limit, of the load: {SIZE} (capacity clock)"),
     )
-    add_machine(limits, "gtx1080ti")
-    add_options(
-        how,
+    placing = (
         option("--pool", metavar="NAME", help="pool planner (default: search for a pool limit, else best-fit)"),
         option("--alignment", type=int, default=256, metavar="N", help="of offsets, bytes (default: %(default)s)"),
         NO_CHECK,
     )
-    return how
+    machine = machine_flags("gtx1080ti")
+    return Section("what to plan for", (*limits, *machine)), Section("how to plan", (*placing, *how))
 
 
-def add_planning(p: Parser, seed: str = SEED) -> None:
-    """Add the options that `make` reads."""
-    how = add_limits(p, "; default: what the machine has available")
-    add_planner(how, "search", "swap planner (default: %(default)s)", several=False)
-    score = "of AutoSwap and its kin: doa, aoa, wdoa, swdoa, several, or all, the default: the cheapest counts"
-    add_options(how, option("--score", metavar="NAME[,NAME]|all", help=score))
-    add_own(how, seed)
+def plan_flags(seed: str = SEED) -> tuple[Section, Section]:
+    """Return the options that `make` reads."""
+    planner = planner_flags("search", "swap planner (default: %(default)s)", several=False)
+    return limit_flags(*planner, SCORE, *own_flags(seed), otherwise="; default: what the machine has available")
 
 
-def add_own(p: Group, seed: str = SEED) -> None:
-    """Add what some planners take and others do not; each has its own default."""
-    add_options(p, *SWAPPING)
-    add_search(p, "1 takes up to half a minute a plan", seed)
+def own_flags(seed: str = SEED) -> tuple[Option, ...]:
+    """Return what some planners take and others do not; each has its own default."""
+    return *SWAPPING, *search_flags("1 takes up to half a minute a plan", seed)
 
 
-def add_search(p: Group, effort: str = "1, the default, takes some seconds", seed: str = SEED) -> None:
-    """Add what planners take that search; pool planners take no more. `effort` says what its unit costs."""
-    add_options(
-        p,
+def search_flags(effort: str = "1, the default, takes some seconds", seed: str = SEED) -> tuple[Option, ...]:
+    """Return what planners take that search; pool planners take no more. `effort` says what its unit costs."""
+    return (
         option("--effort", read=positive, metavar="X", help=f"of planners that search: {effort}"),
         option(
             "--seconds",
@@ -95,7 +92,7 @@ def add_search(p: Group, effort: str = "1, the default, takes some seconds", see
 def own_options(
     args: argparse.Namespace, planners: Mapping[str, Callable[..., Any]], whole: int = 0, *, more: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the options of `add_own`, or `add_search`, and those of `--option`, that were given.
+    """Return the options of `own_flags`, or `search_flags`, and those of `--option`, that were given.
 
     Each must be of use to one of the planners, but for those of `more`, which the command itself has a use for.
     """
@@ -114,7 +111,7 @@ def uncertain(args: argparse.Namespace) -> Uncertainty | None:
 
 
 def goals(args: argparse.Namespace, trace: gpumem.Trace) -> dict[str, Any]:
-    """Read the options of `add_limits`, as keywords of `gpumem.plan`."""
+    """Read the options of `limit_flags`, as keywords of `gpumem.plan`."""
     load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
     limit = None if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
     if args.pool:
@@ -130,7 +127,7 @@ def make(
     usual: Mapping[str, Any] = MappingProxyType({}),
     more: Collection[str] = (),
 ) -> gpumem.Planned:
-    """Plan by the options of `add_planning`; `usual` are the command's own defaults, `more` as in `own_options`."""
+    """Plan by the options of `plan_flags`; `usual` are the command's own defaults, `more` as in `own_options`."""
     from gpumem.swap.autoswap import SCORES
 
     if args.planner == "all" or "," in args.planner:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpumem.pipeline.report.by_module import Handled as Handled, by_module as by_module
     from gpumem.pipeline.report.figures import Figure as Figure, Series as Series
     from gpumem.pipeline.report.first_iterations import first_iterations as first_iterations
-    from gpumem.pipeline.report.plan import Decided as Decided, Run as Run
+    from gpumem.pipeline.report.plan import DecisionCounts as DecisionCounts, Run as Run
     from gpumem.pipeline.report.text import (
         columns as columns,
         header as header,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpumem.base.arguments import strict_fields
+from gpumem.base.arguments import strict, strict_fields
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human, human_ns
 from gpumem.simulator.timeline import Timeline
@@ -42,7 +42,7 @@ class Run(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecisionCounts:
     """How much a plan decides, in the words of a report.
 
     Parameters
@@ -63,7 +63,8 @@ class Decided:
     tails: int
 
     @classmethod
-    def of(cls, plan: Plan, before: Run, after: Run) -> Decided:
+    @strict
+    def of(cls, plan: Plan, before: Run, after: Run) -> DecisionCounts:
         """Count what a plan decides about a trace, and what runs again for that."""
         tails = sum(drops_tail(d, before.trace) for d in plan.decisions)
         held = sum(isinstance(d, Hold) for d in plan.decisions) - tails
@@ -73,12 +74,12 @@ class Decided:
     def lines(self, by: str, copied: str = "") -> Iterator[str]:
         """Yield lines of a table; `by` is the score or the planner, `copied` stands behind the swaps.
 
-        >>> print(*Decided(2, 3, 7, 1500, 1, 2).lines("doa"), sep="\\n")
+        >>> print(*DecisionCounts(2, 3, 7, 1500, 1, 2).lines("doa"), sep="\\n")
         swapped                   2 gaps by doa
         recomputed                3 gaps: 7 ops run again, 1.50 us an iteration
         held                      1 value for reruns
         dropped                   2 dead tails
-        >>> next(Decided(0, 3, 7, 1500, 0, 0).lines("checkpoint"))
+        >>> next(DecisionCounts(0, 3, 7, 1500, 0, 0).lines("checkpoint"))
         'recomputed                3 gaps by checkpoint: 7 ops run again, 1.50 us an iteration'
         """
         swaps = self.swaps or not self.recomputed
