@@ -7,7 +7,7 @@ step.
 import gpumem
 
 planned = gpumem.plan(gpumem.bundled("vgg16"), "gtx1080ti", pool="70%")
-print(planned.report().table())
+print(planned.table())
 print(planned.checked)
 for swap in planned.plan.swaps[:3]:
     print(swap)

@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.papers import published, singa
 from benchmarks.papers.zero_overhead_limit import Knee, table as knees_table
 from gpumem import swap
+from gpumem.base import work
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.pipeline import Case, Planned
 from gpumem.pipeline.footprint import Allocators, by_allocators
@@ -66,7 +67,8 @@ class Study:
         told = f"{case.trace.name}: {name} at a load of {human(limit)}"
         self.progress(told)
         try:
-            found = case.solve(planner, self.options, lambda text: self.progress(f"{told}: {text}"))
+            with work.within(progress=lambda text: self.progress(f"{told}: {text}")):
+                found = case.solve(planner, self.options)
             return self.checked(case.planned(found, case.judge(found), name))
         except (Infeasible, NotReached):
             return None
@@ -124,7 +126,7 @@ def scores(study: Study, limits: list[int], autoswap: Callable[..., Plan], bayes
 
     def curve(name: str, planner: Callable[..., Plan], style: str) -> Series:
         found = (study.at(limit, name, planner) for limit in limits)
-        cost = [None if one is None else _hundred(one.report().row()["overhead"]) for one in found]
+        cost = [None if one is None or math.isinf(one.overhead) else 100 * one.overhead for one in found]
         return Series(name, [100 * limit / trace.peak_load for limit in limits], cost, style)
 
     printed = {f"{name}{PRINTED}": partial(call, as_printed=True) for name, call in planners.items()}

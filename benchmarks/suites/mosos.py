@@ -8,10 +8,10 @@ from functools import partial
 from benchmarks import papers
 from benchmarks.suites.suite import Results, Suite
 from gpumem import pipeline, swap
-from gpumem.cli.common.args import add_machine, target_of
+from gpumem.cli.common.args import machine_flags, target_of
 from gpumem.cli.common.files import traces_of
-from gpumem.cli.common.parser import Parser
-from gpumem.cli.common.planning import add_search, own_options
+from gpumem.cli.common.parser import Parser, add_options
+from gpumem.cli.common.planning import own_options, search_flags
 from gpumem.cli.common.progress import Progress, tell
 from gpumem.pipeline import report
 
@@ -31,11 +31,11 @@ QUICK = f"{FEW:g} s a plan, only {' and '.join(ONE)} if none is named, the ratio
 def options(p: Parser) -> None:
     """Add the suite's own arguments."""
     p.add_argument("trace", nargs="*", help=f"trace files or bundled names (default: {' '.join(USUAL)})")
-    add_machine(p, "p40")
+    add_options(p, *machine_flags("p40"))
     told = ",".join(f"{ratio:g}" for ratio in (0.8, 0.7, 0.6, 0.5, 0.4))
     p.add_argument("--ratios", metavar="R[,R]", help=f"limits as parts of the peak load (default: {told})")
     p.add_argument("--no-check", action="store_true", help="do not hold the plans against the naive oracles")
-    add_search(p, "1 takes up to half a minute a plan")
+    add_options(p, *search_flags("1 takes up to half a minute a plan"))
 
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
@@ -47,7 +47,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     results: Results = {part: [] for part in PARTS}
     found = results["steps"]
     named = args.trace or (ONE if args.quick else USUAL)
-    for trace in progress.over(traces_of(named, machine, progress, args.workspaces)):
+    for trace in progress.over(traces_of(named, machine, args.workspaces)):
         from gpumem.trace.batch import rebatch
 
         if "operators" in parts:

@@ -15,11 +15,11 @@ from benchmarks.suites.suite import Results, Suite
 from gpumem import swap
 from gpumem.base.names import one_of
 from gpumem.base.units import fraction
-from gpumem.cli.common.args import add_machine, check_file, target_of
+from gpumem.cli.common.args import check_file, machine_flags, target_of
 from gpumem.cli.common.files import traces_of
-from gpumem.cli.common.parser import Parser
-from gpumem.cli.common.planners import add_planner
-from gpumem.cli.common.planning import add_search, own_options, tell_bound
+from gpumem.cli.common.parser import Parser, add_options
+from gpumem.cli.common.planners import planner_flags
+from gpumem.cli.common.planning import own_options, search_flags, tell_bound
 from gpumem.cli.common.progress import Progress, tell
 from gpumem.pipeline import report
 
@@ -43,16 +43,16 @@ def options(p: Parser) -> None:
     bounds = ", ".join(BOUNDS)
     p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones)")
     known = f"swap planners, and {bounds}: what none of them can beat (default: %(default)s)"
-    add_planner(p, "all", known)
+    add_options(p, *planner_flags("all", known))
     p.add_argument("--only", metavar="NAME[,NAME]", help="plan with these only; rows of others come from --results")
-    add_machine(p, "gtx1080ti")
+    add_options(p, *machine_flags("gtx1080ti"))
     p.add_argument("--limits", metavar="L[,L]", help=f"parts of the peak load (default: {LIMITS})".replace("%", "%%"))
     p.add_argument(
         "--results", metavar="FILE", help="a line a row: rows that it has are not made again, new ones added"
     )
     p.add_argument("--again", action="store_true", help="of --results: plan anew all the same")
     p.add_argument("--jobs", type=int, default=1, metavar="N", help="plan in so many processes (default: %(default)s)")
-    add_search(p, "1 takes up to half a minute a plan")
+    add_options(p, *search_flags("1 takes up to half a minute a plan"))
 
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
@@ -68,7 +68,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     machine = target_of(args)
     own = (LITTLE if args.quick else {}) | own_options(args, planners)
     ledger = Ledger(args.results, only if args.again else (), tell)
-    traces = traces_of(args.trace, machine, progress, args.workspaces)
+    traces = traces_of(args.trace, machine, args.workspaces)
     tell_bound(machine)
     asked = questions(traces, machine, planners, limits, own)
     mine = [one for one in asked if one.name in only or ledger.get(one.asked())]

@@ -10,8 +10,8 @@ from benchmarks.suites.suite import Results, Suite
 from gpumem import io, pipeline, pool
 from gpumem.base.names import chosen
 from gpumem.cli.common.files import each_way, source_of
-from gpumem.cli.common.parser import Parser
-from gpumem.cli.common.planning import add_search, own_options
+from gpumem.cli.common.parser import Parser, add_options
+from gpumem.cli.common.planning import own_options, search_flags
 from gpumem.cli.common.progress import Progress
 
 PARTS = {
@@ -29,7 +29,7 @@ def options(p: Parser) -> None:
     p.add_argument("--instances", metavar="DIR", help="a folder of minimalloc CSVs for --what instances")
     p.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help="of instances (default: %(default)s)")
     p.add_argument("--allocator", default="all", metavar="NAME[,NAME]|all", help="of cost (default: %(default)s)")
-    add_search(p)
+    add_options(p, *search_flags())
 
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:

@@ -9,10 +9,10 @@ import gpumem
 from benchmarks import papers
 from benchmarks.suites.suite import Results, Suite
 from gpumem import io, pipeline
-from gpumem.cli.common.args import add_machine, target_of
+from gpumem.cli.common.args import machine_flags, target_of
 from gpumem.cli.common.files import each_way, traces_of
-from gpumem.cli.common.parser import Parser
-from gpumem.cli.common.planning import add_search, own_options, tell_bound
+from gpumem.cli.common.parser import Parser, add_options
+from gpumem.cli.common.planning import own_options, search_flags, tell_bound
 from gpumem.cli.common.progress import Progress, tell
 from gpumem.pipeline import report
 
@@ -33,9 +33,9 @@ def options(p: Parser) -> None:
     """Add the suite's own arguments."""
     told = ", ".join(f"{factor:g}" for factor in FACTORS)
     p.add_argument("trace", nargs="*", help=f"trace files or bundled names (default: {STAND_IN}, batch x {told})")
-    add_machine(p, "rx5700xt")
+    add_options(p, *machine_flags("rx5700xt"))
     p.add_argument("--no-check", action="store_true", help="do not hold the plans against the naive oracles")
-    add_search(p, "1 takes up to half a minute a plan")
+    add_options(p, *search_flags("1 takes up to half a minute a plan"))
 
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
@@ -66,7 +66,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
 def _traces(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> list[gpumem.Trace]:
     """The traces that were given, or the stand-in at the sizes of the thesis."""
     if args.trace:
-        return traces_of(args.trace, machine, progress, args.workspaces)
+        return traces_of(args.trace, machine, args.workspaces)
     from dataclasses import replace
 
     from gpumem.trace.batch import rebatch

@@ -14,8 +14,8 @@ from typing import Any
 from gpumem import io
 from gpumem.base.names import choices
 from gpumem.cli.common.args import check_folder, out_folder
-from gpumem.cli.common.files import add_workspaces
-from gpumem.cli.common.parser import Commands, Parser
+from gpumem.cli.common.files import workspaces_flag
+from gpumem.cli.common.parser import Commands, Parser, add_options
 from gpumem.cli.common.progress import Progress
 from gpumem.pipeline import report
 
@@ -61,7 +61,7 @@ class Suite:
         """Add the suite's arguments."""
         p = suites.add_parser(self.name, help=self.help, description=self.measure.__doc__)
         self.options(p)
-        add_workspaces(p, several=True, usual=self.workspaces)
+        add_options(p, workspaces_flag(several=True, usual=self.workspaces))
         p.add_argument("--what", default="all", metavar="NAME[,NAME]|all", help=f"of {', '.join(self.parts)}")
         quick = f"within a minute, to try it out: {self.quick}".replace("%", "%%")
         p.add_argument("--quick", action="store_true", help=quick)

@@ -14,11 +14,11 @@ from benchmarks.suites.suite import Results, Suite
 from gpumem import pipeline, swap
 from gpumem.base.errors import failure
 from gpumem.base.units import amount
-from gpumem.cli.common.args import add_machine, target_of
+from gpumem.cli.common.args import machine_flags, target_of
 from gpumem.cli.common.files import each_way, traces_of, with_workspaces
-from gpumem.cli.common.parser import Parser
-from gpumem.cli.common.planners import add_planner, planners_asked
-from gpumem.cli.common.planning import add_own, own_options, tell_bound
+from gpumem.cli.common.parser import Parser, add_options
+from gpumem.cli.common.planners import planner_flags, planners_asked
+from gpumem.cli.common.planning import own_flags, own_options, tell_bound
 from gpumem.cli.common.progress import Progress, tell, tell_failure
 from gpumem.pipeline import report
 
@@ -50,13 +50,13 @@ QUICK += ", no integer programs"
 def options(p: Parser) -> None:
     """Add the suite's own arguments."""
     p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones; figures: vgg16)")
-    add_planner(p, "all", "swap planners (default: %(default)s)")
-    add_machine(p, "gtx1080ti")
+    add_options(p, *planner_flags("all", "swap planners (default: %(default)s)"))
+    add_options(p, *machine_flags("gtx1080ti"))
     p.add_argument("--limits", metavar="L[,L]", help="of figures 9 to 11, bytes or %% (default: 90%% to 30%% by 5%%)")
     p.add_argument("--batches", metavar="F[,F]", help=f"of figure 10, times the recorded one (default: {BATCHES})")
     p.add_argument("--step", type=float, help="between the limits of a knee, part of the peak load (default: 0.005)")
     p.add_argument("--no-check", action="store_true", help="do not hold the plans against the naive oracles")
-    add_own(p)
+    add_options(p, *own_flags())
 
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
@@ -68,7 +68,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
         planners = {name: planner for name, planner in planners.items() if not planner.proves}
     machine, factors = target_of(args), _factors(args)
     step = args.step if args.step is not None else COARSE if args.quick else FINE
-    traces = traces_of(args.trace, machine, progress)
+    traces = traces_of(args.trace, machine)
     ways = [(bare, rule, trace) for bare in traces for rule, trace in each_way(bare, args.workspaces)]
     results: Results = {part: [] for part in PARTS}
     failures: dict[tuple[str, str], Any] = {}

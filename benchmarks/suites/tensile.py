@@ -11,11 +11,11 @@ from typing import Any
 import gpumem
 from benchmarks import papers
 from benchmarks.suites.suite import Results, Suite
-from gpumem.cli.common.args import add_machine, finite, target_of
+from gpumem.cli.common.args import machine_flags, target_of
 from gpumem.cli.common.files import traces_of
-from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.parser import Parser, Reader, add_options, finite
 from gpumem.cli.common.progress import Progress, tell
-from gpumem.cli.common.uncertainty import add_uncertainty, uncertainty_of
+from gpumem.cli.common.uncertainty import uncertainty_flags, uncertainty_of
 from gpumem.pipeline import report
 
 PARTS = {
@@ -37,13 +37,12 @@ QUICK = f"{FEW} iterations, {TWO} tasks, {SOME} rounds of the bound, only {' and
 def options(p: Parser) -> None:
     """Add the suite's own arguments."""
     p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones)")
-    add_machine(p, "rtx2080ti")
+    add_options(p, *machine_flags("rtx2080ti"))
     p.add_argument("--tasks", type=int, help=f"of table2: up to so many copies (default: {TASKS})")
     p.add_argument("--launch-ns", type=float, help="what an op costs to launch, instead of the machine's")
     p.add_argument("--half-duplex", action="store_true", help="one copy engine for both directions, as in the paper")
-    p.add_argument(
-        "--slowdown", type=float, default=1.0, metavar="S", help="of k kernels each runs at 1 / (1 + S (k - 1))"
-    )
+    slowed = "of k kernels each runs at 1 / (1 + S (k - 1))"
+    p.add_argument("--slowdown", type=Reader(finite, "--slowdown"), default=1.0, metavar="S", help=slowed)
     p.add_argument(
         "--framework",
         action="store_true",
@@ -51,7 +50,7 @@ def options(p: Parser) -> None:
     )
     hosts = "of experiment: how many ms an op takes Python (default: 1, 2 and 3)"
     p.add_argument("--python-ms", metavar="X[,X]", help=hosts)
-    add_uncertainty(p)
+    add_options(p, uncertainty_flags())
     p.set_defaults(seed=0)
     p.add_argument("--no-check", action="store_true", help="do not hold the event logs against the naive oracle")
 
@@ -61,7 +60,6 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     tasks = args.tasks if args.tasks is not None else TWO if args.quick else TASKS
     if not 1 <= tasks <= 100:
         raise ValueError(f"--tasks: {tasks} is not in 1..100")
-    finite(args, "slowdown")
     machine = target_of(args)
     machine = machine.with_(duplex=machine.duplex and not args.half_duplex)
     if args.launch_ns is not None:
@@ -71,7 +69,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     off = uncertainty_of(args)
     setting = paper.Setting(machine, args.slowdown, turns, not args.no_check, progress, tell, rounds, off)
     erring, python_ms = papers.tensile_experiment, _python_ms(args)
-    traces = traces_of(args.trace or (QUICKLY if args.quick else []), machine, progress, args.workspaces)
+    traces = traces_of(args.trace or (QUICKLY if args.quick else []), machine, args.workspaces)
 
     def ways(those: list[gpumem.Trace]) -> list[tuple[gpumem.Trace, papers.tensile.Setting]]:
         """As they are, and in the paper's framework if asked for."""

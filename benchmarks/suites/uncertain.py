@@ -14,10 +14,10 @@ from benchmarks.suites.suite import Results, Suite
 from gpumem import swap
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.units import fraction, percent
-from gpumem.cli.common.args import add_machine, finite, target_of
+from gpumem.cli.common.args import machine_flags, target_of
 from gpumem.cli.common.files import traces_of
-from gpumem.cli.common.parser import Parser
-from gpumem.cli.common.planners import add_planner, planners_asked
+from gpumem.cli.common.parser import Parser, Reader, add_options, finite
+from gpumem.cli.common.planners import planner_flags, planners_asked
 from gpumem.cli.common.progress import Progress
 from gpumem.io import bundled
 from gpumem.pipeline import report
@@ -45,11 +45,12 @@ LONG = ("bayes", "checkpoint", "dtr")
 def options(p: Parser) -> None:
     """Add the suite's own arguments."""
     p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones)")
-    add_planner(p, "all", "swap planners, without those that prove (default: %(default)s)")
-    add_machine(p, "gtx1080ti")
+    add_options(p, *planner_flags("all", "swap planners, without those that prove (default: %(default)s)"))
+    add_options(p, *machine_flags("gtx1080ti"))
     p.add_argument("--limits", default=LIMITS, metavar="L[,L]", help="parts of the peak load (default: 70%%,50%%)")
     p.add_argument("--effort", type=float, default=0.05, metavar="X", help="of the searches (default: %(default)s)")
-    p.add_argument("--slowdown", type=float, default=0.5, metavar="S", help="of jobs: as in gpumem jobs (default: 0.5)")
+    slowed = "of jobs: as in gpumem jobs (default: 0.5)"
+    p.add_argument("--slowdown", type=Reader(finite, "--slowdown"), default=0.5, metavar="S", help=slowed)
     p.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws that judge (default: %(default)s)")
 
 
@@ -64,8 +65,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     machine, draws = target_of(args), FEW if args.quick else DRAWS
     limits = [fraction(part, "--limits") for part in args.limits.split(",")]
     named = args.trace or (["vgg16", "mlp3"] if args.quick else [])
-    cases = [(trace, part) for trace in traces_of(named, machine, progress, args.workspaces) for part in limits]
-    finite(args, "slowdown")
+    cases = [(trace, part) for trace in traces_of(named, machine, args.workspaces) for part in limits]
     rows: list[Row] = []
     for trace, part in progress.over(cases if {"rows", "robust", "sums"} & {*parts} else []):
         rows += _rows(trace, part, machine, planners, args.seed, draws, progress)

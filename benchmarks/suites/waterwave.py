@@ -11,9 +11,9 @@ import gpumem
 from benchmarks import papers
 from benchmarks.suites.suite import Results, Suite
 from gpumem.base.names import choices
-from gpumem.cli.common.args import add_machine, finite, target_of
+from gpumem.cli.common.args import machine_flags, target_of
 from gpumem.cli.common.files import traces_of
-from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.parser import Parser, Reader, add_options, finite
 from gpumem.cli.common.progress import Progress
 from gpumem.jobs.waterwave import round_ns
 from gpumem.pipeline import report
@@ -50,11 +50,11 @@ QUICK = f"only {' and '.join(QUICKLY)} if none is named, few split sizes, batche
 def options(p: Parser) -> None:
     """Add the suite's own arguments."""
     p.add_argument("trace", nargs="*", help=f"trace files or bundled names (default: {' '.join(USUAL)})")
-    add_machine(p, "v100")
+    add_options(p, *machine_flags("v100"))
     p.add_argument("--order", default="all", metavar="NAME[,NAME]|all", help=f"of a job's ops: {', '.join(ORDERS)}")
     p.add_argument(
         "--slowdown",
-        type=float,
+        type=Reader(finite, "--slowdown"),
         default=SLOWDOWN,
         metavar="S",
         help="two kernels at once each run at 1 / (1 + S) (default: %(default)s)",
@@ -68,13 +68,12 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     Handing over an op takes the host 200 us, if the machine says nothing else.
     """
     paper, few = papers.waterwave, args.quick
-    finite(args, "slowdown")
     orders = choices(ONE_ORDER if few and args.order == "all" else args.order, ORDERS, "--order")
     machine = target_of(args)
     machine = machine.with_(host_ns=machine.host_ns or paper.HOST_NS) if args.host_ns is None else machine
     clock = round_ns if args.no_check else paper.judged_ns
     sizing = paper.Sizing(machine, progress, paper.FEW if few else paper.PIECES, args.slowdown, clock)
-    traces = traces_of(args.trace or (QUICKLY if few else USUAL), machine, progress, args.workspaces)
+    traces = traces_of(args.trace or (QUICKLY if few else USUAL), machine, args.workspaces)
     for trace in traces:  # all that is printed are parts of what ops take
         if not machine.durations(trace).any():
             raise ValueError(f"trace {trace.name!r:.60}: all ops take 0 ns on {machine.name}, nothing can be compared")

@@ -79,9 +79,9 @@ def objects() -> Iterator[tuple[str, Any]]:
             line = gpumem.simulator.simulate(trace, GTX, placement)
             yield from [(f"timeline {what}", line), (f"case {what}", Case.of(trace, GTX.with_(name=LONG_NAME)))]
     yield from [("plan empty", Plan()), ("plan", decided("t")), ("plan long", decided(LONG_NAME))]
-    yield from [("planned", planned()), ("report", planned().report()), ("run", planned().after)]
+    yield from [("planned", planned()), ("run", planned().after)]
     named = replace(planned(), machine=GTX.with_(name=LONG_NAME), planner=LONG_NAME, score="")
-    yield from [("planned long", named), ("report long", named.report())]
+    yield from [("planned long", named)]
     yield from [("recording", recorded()), ("outcome", ran()), ("outcome of nothing", Outcome((), 0, (), (), ()))]
     yield from [("jobrun", ran().jobs[0]), ("job", Job(LONG_NAME, tiny(LONG_NAME)))]
     yield from [("machine", GTX.with_(name=LONG_NAME)), ("task", Task(tiny(LONG_NAME), np.array([1, 2])))]
@@ -222,14 +222,13 @@ def test_what_runs_again_and_what_is_held_is_told_beside_swaps() -> None:
         done = plan.apply(trace)
         found = in_pool(trace, 2**40, swap=lambda t, n, plan=plan: plan, pool=gpumem.best_fit)
         shown = case.planned(found, gpumem.simulator.simulate(done, GTX), "by hand")
-        row = shown.report().row()
+        row = shown.row()
         assert [(row["reruns"], row["recompute_ns"])] == reruns and row["held"] == len(plan.decisions) - 1
         assert shown.to_pandas().reruns.tolist() == [0, row["reruns"]]
         assert shown.to_pandas().recompute_ns.tolist() == [0, row["recompute_ns"]]
         assert "0 swaps, 1 recomputations by by hand" in repr(shown) and "run again" in shown._repr_html_()
-        assert "1 recomputations" in repr(shown.report())
-        assert ("\nheld                      1 value for reruns" in shown.report().table()) == bool(row["held"])
-    assert "run again" not in planned()._repr_html_() and "recomputations" not in repr(planned().report())
+        assert ("\nheld                      1 value for reruns" in shown.table()) == bool(row["held"])
+    assert "run again" not in planned()._repr_html_() and "recomputations" not in repr(planned())
 
 
 @pytest.mark.parametrize("what", traces())

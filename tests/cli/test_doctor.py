@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ def test_the_doctor_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> Non
         raise doctor.importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(doctor.importlib.metadata, "version", not_there)
-    found = doctor.examine()
+    found = asdict(doctor.examine())
     assert not found["cuda"] and "pip install 'gpumem[cu13]'" in found["why"]
     assert found["found"]["numpy"] == {"ok": False, "what": "not installed", "hint": "pip install gpumem"}
     assert found["extras"]["plot"] == {"ok": False, "what": "no matplotlib", "hint": "pip install 'gpumem[plot]'"}
@@ -68,7 +69,7 @@ def test_the_doctor_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_extra_that_is_partly_there(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"numba-cuda": "0.30.4", "cuda-python": "13.1", "cuda-core": "1.2"}
     monkeypatch.setattr(doctor, "_version", lambda name: versions.get(name, ""))
-    extras = doctor.examine()["extras"]
+    extras = asdict(doctor.examine())["extras"]
     assert extras["cu13"] == {"ok": True, "what": "numba-cuda 0.30.4, cuda-python 13.1, cuda-core 1.2", "hint": ""}
     assert not extras["cu12"]["ok"] and extras["cu12"]["what"].endswith("cuda-core 1.2, no cuda-python 12")
 

@@ -14,8 +14,9 @@ from gpumem.execute import Emulator
 from gpumem.execute.models import MODELS, mlp
 from gpumem.io import bundled_path
 from gpumem.kernels import reference
-from gpumem.pipeline.planned_vs_unmanaged import compare
-from gpumem.pipeline.report import Report, Run
+from gpumem.pipeline import Planned
+from gpumem.pipeline.planned_vs_unmanaged import Workload, compare
+from gpumem.pipeline.report import Run
 from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.simulate import simulate
 from tests.conftest import tiny_machine
@@ -120,12 +121,10 @@ def test_a_backend_that_forgets_a_copy_is_found_out() -> None:
     for trace in (model.trace, swapped):
         placement = best_fit(trace)
         halves.append(Run(trace, placement, simulate(trace, machine, placement)))
-    report = Report("tiny", "swdoa", plan, *halves, None, limit, "placed", halves[1].timeline, "autoswap")
+    planned = Planned(plan, machine, *halves, halves[1].timeline, None, None, limit, "autoswap", "swdoa")
     names = {i: name for name, i in model.names.items()}
     for backend, same in ((Emulator, True), (Forgetful, False)):
-        found = compare(
-            report, lambda timing, b=backend: b(), lambda: model.launch(reference), model.initial,
-            where="here", iterations=3, names=names,
-        )  # fmt: skip
+        workload = Workload(planned, lambda: model.launch(reference), model.initial, names)
+        found = compare(workload, lambda timing, b=backend: b(), where="here", iterations=3)
         assert found.row()["identical"] is same
         assert same or ("loss" in found.differing and "DIFFER: " in found.table())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpumem.pipeline.report import Report, Run
+from gpumem.pipeline import Planned
+from gpumem.pipeline.report import Run
 from gpumem.pipeline.swap_and_place import Combined
 from gpumem.pool import best_fit
 from gpumem.simulator.machine import Machine
@@ -17,8 +18,8 @@ def swap(trace: Trace, limit: int) -> Plan:
     return autoswap(trace, GTX, limit, score="wdoa")
 
 
-def report(trace: Trace, found: Combined, limit: int) -> Report:
+def report(trace: Trace, found: Combined, limit: int) -> Planned:
     placed = simulate(found.trace, GTX, found.placement)
     before = Run(trace, best_fit(trace), simulate(trace, GTX))
     after = Run(found.trace, found.placement, placed)
-    return Report("gtx1080ti", "wdoa", found.plan, before, after, limit, found.load_limit, "placed", placed, "autoswap")
+    return Planned(found.plan, GTX, before, after, placed, limit, None, found.load_limit, "autoswap", "wdoa")

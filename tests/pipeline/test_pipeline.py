@@ -71,15 +71,15 @@ def test_the_call_and_the_command_find_the_same(
             gpumem.plan(gpumem.read(file), "gtx1080ti", **options)
         assert ran.err == [f"gpumem: {stop.value}"]
     else:
-        report = gpumem.plan(gpumem.read(file), "gtx1080ti", **options).report()
-        assert json.loads(json.dumps(report.row())) == ran.json
-        assert report.table() + "\n" == cli("plan", file, *arguments).out
+        planned = gpumem.plan(gpumem.read(file), "gtx1080ti", **options)
+        assert json.loads(json.dumps(planned.row())) == ran.json
+        assert planned.table() + "\n" == cli("plan", file, *arguments).out
 
 
 @pytest.mark.jit
 def test_on_a_real_trace_too(cli: Cli) -> None:
     found = gpumem.plan(gpumem.bundled("vgg16"), Machine.named("gtx1080ti"), load="65%")
-    assert found.report().row() == cli("plan", "vgg16", "--load-limit", "65%", "--json").json
+    assert found.row() == cli("plan", "vgg16", "--load-limit", "65%", "--json").json
 
 
 @pytest.mark.parametrize("limit", ["pool", "load"])
@@ -105,7 +105,7 @@ def test_by_a_load_the_capacity_clock_judges_and_the_placed_clock_is_there_too()
     found = gpumem.plan(net(), "gtx1080ti", load="75%")
     assert found.after.timeline.makespan == simulate(found.trace, found.machine, capacity=found.load).makespan
     assert found.placed.makespan == simulate(found.trace, found.machine, found.placement).makespan
-    assert found.report().clock == "capacity"
+    assert found.clock == "capacity"
 
 
 # --- what was checked ---------------------------------------------------------------------------------------

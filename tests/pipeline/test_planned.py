@@ -25,7 +25,7 @@ def test_a_result_has_all_that_follows_from_the_plan(planned: Planned) -> None:
     base = simulate(trace, machine, planned.before.placement).makespan
     assert planned.before.timeline.makespan == base
     assert planned.overhead == planned.after.timeline.makespan / base - 1
-    assert (planned.machine, planned.planner, planned.score) == (machine, "search", planned.report().score)
+    assert (planned.machine, planned.planner, planned.score) == (machine, "search", planned.row()["score"])
     with pytest.raises(FrozenInstanceError):
         planned.score = "mine"  # type: ignore[misc]
 
@@ -80,9 +80,9 @@ def test_what_a_plan_costs_where_durations_are_off(planned: Planned) -> None:
     base = simulate(trace, planned.machine, planned.before.placement)
     expected = simulate(late, planned.machine, planned.placement).overhead(base)
     assert slow.realised is not None and slow.realised.overheads.tolist() == [expected] * 2
-    row = slow.report().row()
+    row = slow.row()
     assert row["overhead_median"] == row["overhead_p95"] == expected > row["overhead"] and row["draws"] == 2
-    assert "as it turns out" in slow.report().table() and "as it turns out" not in planned.report().table()
+    assert "as it turns out" in slow.table() and "as it turns out" not in planned.table()
 
 
 @pytest.mark.thorough

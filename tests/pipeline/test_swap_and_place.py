@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gpumem import check
+from gpumem.base import work
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, chrome
 from gpumem.pipeline.swap_and_place import Combined, at_load, in_pool, settle
@@ -123,7 +124,8 @@ def test_settling_finds_a_shorter_iteration_in_the_same_pool() -> None:
 
     first = in_pool(trace, limit, swap=swap, pool=pool)
     swaps = [partial(_by_search, seed=seed) for seed in (0, 1)]
-    found = settle(trace, limit, first, swaps=swaps, pool=pool, judge=judge, progress=told.append)
+    with work.within(progress=told.append):
+        found = settle(trace, limit, first, swaps=swaps, pool=pool, judge=judge)
     assert found.placement.height <= limit and found.trace.peak_load <= limit
     assert judge(found).makespan < judge(first).makespan and told
     check.everything(trace, found.trace, found.placement, judge(found), GTX, limit=found.load_limit)

@@ -69,7 +69,7 @@ def test_every_overhead_is_against_that_base(blocking: bool, base: int) -> None:
     assert knee(trace, machine, planner, free=cost, step=1 / 3).overhead == cost
     assert knee_of(trace, machine, lambda *given: (planner(*given, LIMIT), LIMIT)).overhead == cost
     planned = gpumem.plan(trace, machine, load=LIMIT, planner=planner, placer="best-fit")
-    assert planned.overhead == planned.report().row()["overhead"] == cost
+    assert planned.overhead == planned.row()["overhead"] == cost
     assert planned.before.timeline.makespan == base
     placed = baseline(trace, machine, planned.trace, planned.before.placement)
     assert planned.placed_overhead == planned.placed.makespan / placed.makespan - 1

@@ -4,87 +4,139 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import gpumem
 from gpumem import pipeline, swap
 from gpumem.base import work
-from gpumem.base.units import amount
-from gpumem.cli.common.args import add_machine, target_of
-from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
-from gpumem.cli.common.parser import Commands
+from gpumem.base.units import amount, human, human_ns, percent
+from gpumem.cli.common.args import machine_flags, target_of
+from gpumem.cli.common.files import FILE, read_with_ops, source_of, workspaces_flag
+from gpumem.cli.common.parser import Command, option, positive
 from gpumem.cli.common.planning import SIZE, tell_bound
 from gpumem.cli.common.progress import Progress, tell
-from gpumem.pipeline import report
 from gpumem.swap.fluid import in_a_row
 
 BOUND = "bound"  # the row of a table of planners
+STALLS = {"": "least stall there", "_recompute": "with values made again"}  # kinds of plans, by the keys of JSON
 
 
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "bound",
-        help="certify what no swap plan can beat",
-        description=run.__doc__,
-        examples=["gpumem bound vgg16 --machine gtx1080ti", "gpumem bound vgg16 --load-limit 60%"],
-    )
-    p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
-    add_machine(p, "gtx1080ti")
-    p.add_argument("--load-limit", metavar="SIZE", help=f"bound the stall at this load as well: {SIZE}")
-    p.add_argument("--seconds", type=float, metavar="S", help="the whole time: what is certified by then counts")
-    add_workspaces(p)
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    p.set_defaults(run=run)
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """The least that the plans of a kind stall in an iteration; None of an iteration that takes no time."""
+
+    stall_ns: int
+    overhead: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What no swap plan for a trace can beat; at a load limit, where one was given, by kinds of plans."""
+
+    trace: gpumem.Trace
+    machine: gpumem.Machine
+    zero_stall_limit: int
+    load_limit: int | None
+    stalls: dict[str, Stall]
+    seconds: float
+
+    def row(self) -> dict[str, object]:
+        """Return all figures for JSON: bytes, nanoseconds, fractions."""
+        row = {"trace": self.trace.name, "machine": self.machine.name, "peak_load": self.trace.peak_load}
+        row |= {"zero_stall_limit": self.zero_stall_limit}
+        row |= {} if self.load_limit is None else {"load_limit": self.load_limit}
+        for kind, least in self.stalls.items():
+            row |= {f"least_stall{kind}_ns": least.stall_ns, f"least_overhead{kind}": least.overhead}
+        return row | {"seconds": self.seconds}
+
+    def table(self) -> str:
+        """Return the figures as a table."""
+        peak = self.trace.peak_load
+        limits = {"limit without a stall": self.zero_stall_limit, "load limit": self.load_limit}
+        rows = [
+            ("peak load", human(peak), ""),
+            *((what, human(n), f"{n / peak:.1%}" if peak else "") for what, n in limits.items() if n is not None),
+            *((STALLS[kind], human_ns(s.stall_ns), _change(s.overhead)) for kind, s in self.stalls.items()),
+            ("seconds", f"{self.seconds:.3f}", ""),
+        ]
+        title = f"{self.trace.name} on {self.machine.name}: what no swap plan can beat"
+        return "\n".join([title, "", *(f"{what:26}{figure:>14}{part:>10}".rstrip() for what, figure, part in rows)])
+
+
+def _change(overhead: float | None) -> str:
+    return "" if overhead is None else f"{overhead:+.2%}"
 
 
 def run(args: argparse.Namespace) -> int:
     """Certify the lowest load limit without any stall, and the least stall at a limit, over all swap plans."""
     target, source = target_of(args), source_of(args.file)
-    if args.seconds is not None and not 0 < args.seconds < math.inf:
-        raise ValueError(f"--seconds: {args.seconds} is not positive and finite")
     tell_bound(target)
-    with Progress() as progress:
-        trace = read_with_ops(source, target, progress, args.workspaces)
+    with Progress():
+        trace = read_with_ops(source, target, args.workspaces)
         load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
-        begin, row = work.now(), {"trace": trace.name, "machine": target.name, "peak_load": trace.peak_load}
         with work.within(args.seconds):
-            row |= _bounds(trace, target, load)
+            found = _bounds(trace, target, load)
             late = work.over()
-        row["seconds"] = work.now() - begin
     if late:
         tell("the time was up: what is said is certain, more seconds may say more")
-    print(json.dumps(row) if args.json else _text(row))
+    print(json.dumps(found.row()) if args.json else found.table())
     return 0
 
 
-def _bounds(trace: gpumem.Trace, target: gpumem.Machine, load: int | None) -> dict[str, Any]:
+def _bounds(trace: gpumem.Trace, target: gpumem.Machine, load: int | None) -> Bounds:
     """The limit without a stall, and the least stalls at a load limit."""
-    kinds = [] if load is None else [("", False), ("_recompute", True)]
-    with work.part("the limit without a stall", 1 / (1 + len(kinds))):
+    begin, asked = work.now(), [] if load is None else [(kind, load) for kind in STALLS]
+    with work.part("the limit without a stall", 1 / (1 + len(asked))):
         work.tell("bounding")
-        row: dict[str, Any] = {"zero_stall_limit": swap.zero_stall_limit(trace, target).limit}
-    if load is None:
-        return row
-    base = gpumem.simulator.simulate(trace, target).makespan
-    row["load_limit"] = load
-    for k, (kind, recompute) in enumerate(kinds, 1):
-        work.step(k, 1 + len(kinds))
-        with work.part("the stall at the limit", 1 / (1 + len(kinds) - k)):
+        free = swap.zero_stall_limit(trace, target).limit
+    base, stalls = gpumem.simulator.simulate(trace, target).makespan, dict[str, Stall]()
+    for k, (kind, limit) in enumerate(asked, 1):
+        work.step(k, 1 + len(asked))
+        with work.part("the stall at the limit", 1 / (1 + len(asked) - k)):
             work.tell("bounding")
-            stall = swap.least_stall(trace, target, load, recompute=recompute).stall_ns
-        row |= {f"least_stall{kind}_ns": stall, f"least_overhead{kind}": stall / base if base else None}
-    return row
+            stall = swap.least_stall(trace, target, limit, recompute=bool(kind)).stall_ns
+        stalls[kind] = Stall(stall, stall / base if base else None)
+    return Bounds(trace, target, free, load, stalls, work.now() - begin)
 
 
-def row_of(case: pipeline.Case, found: Mapping[str, pipeline.Planned], **how: Any) -> dict[str, Any] | None:
-    """Return a row of `gpumem swap`: what no plan of the kinds that stand there can beat, within the budget.
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """What no plan of the kinds in a table can beat within its limit; `not_for` names those that it does not bound.
 
-    `found` has what is planned by each planner; `how` are options of `least_stall`. Bounded are swaps, and values made
-    again where one of the plans does that. `not_for` names those that have ops run by others of their ways, whom it
-    does not bound. None where nothing is known: without a plan, or where ops wait for one another or for a host.
+    An overhead, how long that took, an iteration in ns, and whether plans are bounded that make values again.
+    """
+
+    limit: int
+    overhead: float
+    seconds: float
+    least_ns: int
+    recompute: bool
+    not_for: list[str]
+
+    def row(self) -> dict[str, object]:
+        """Return all figures for JSON."""
+        return {"planner": BOUND, **asdict(self)}
+
+    def cells(self, drawn: int) -> list[str]:
+        """Return a row of the table of planners, with so many overheads."""
+        return [BOUND, *[""] * 5, percent(self.overhead), *[""] * (drawn - 1), f"{self.seconds:.3f}"]
+
+    @property
+    def note(self) -> str:
+        """Say of whom that is certain."""
+        kinds = "swaps and makes values again" if self.recompute else "swaps"
+        ways = f"; not for {', '.join(self.not_for)}: ops run in other ways" if self.not_for else ""
+        return f"{BOUND}: certified for every plan that {kinds}{ways}"
+
+
+def certify(case: pipeline.Case, found: Mapping[str, pipeline.Planned], **how: Any) -> Certified | None:
+    """Bound what is planned by several planners, within the budget; `how` are options of `least_stall`.
+
+    Bounded are swaps, and values made again where one of the plans does that. Plans that have ops run by others of
+    their ways are not bounded. None where nothing is known: without a plan, or where ops wait for one another or for a
+    host.
     """
     base, limit, pool = case.line.makespan, case.pool or case.load, case.pool is not None
     if not found or not base or limit is None or not in_a_row(case.trace, case.machine):
@@ -96,33 +148,20 @@ def row_of(case: pipeline.Case, found: Mapping[str, pipeline.Planned], **how: An
     if all(one.overhead > 0 for one in bounded):  # else nothing is left to be said
         work.tell("bounding")
         stall = swap.least_stall(case.trace, case.machine, limit, recompute=again, placed=pool, **how).stall_ns
-    known = {"overhead": stall / base, "seconds": work.now() - begin, "least_ns": base + stall}
-    return {"planner": BOUND, "limit": limit, **known, "recompute": again, "not_for": ways}
+    return Certified(limit, stall / base, work.now() - begin, base + stall, again, ways)
 
 
-def told_of(row: Mapping[str, Any]) -> str:
-    """Return in a line what such a row says of whom."""
-    kinds = "swaps and makes values again" if row["recompute"] else "swaps"
-    ways = f"; not for {', '.join(row['not_for'])}: ops run in other ways" if row["not_for"] else ""
-    return f"{BOUND}: certified for every plan that {kinds}{ways}"
-
-
-def _text(row: dict[str, Any]) -> str:
-    peak, limit = row["peak_load"], row["zero_stall_limit"]
-    lines = [
-        f"{row['trace']} on {row['machine']}: what no swap plan can beat",
-        "",
-        f"{'peak load':26}{report.human(peak):>14}",
-        f"{'limit without a stall':26}{report.human(limit):>14}{_part(limit, peak):>10}",
-    ]
-    if "load_limit" in row:
-        lines.append(f"{'load limit':26}{report.human(row['load_limit']):>14}{_part(row['load_limit'], peak):>10}")
-        for name, kind in (("least stall there", ""), ("with values made again", "_recompute")):
-            stall, over = row[f"least_stall{kind}_ns"], row[f"least_overhead{kind}"]
-            part = "" if over is None else f"{over:+.2%}"
-            lines.append(f"{name:26}{report.human_ns(stall):>14}{part:>10}")
-    return "\n".join([*lines, f"{'seconds':26}{row['seconds']:>14.3f}"])
-
-
-def _part(size: int, whole: int) -> str:
-    return f"{size / whole:.1%}" if whole else ""
+COMMAND = Command(
+    "bound",
+    run,
+    "certify what no swap plan can beat",
+    (
+        option("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)"),
+        *machine_flags("gtx1080ti"),
+        option("--load-limit", metavar="SIZE", help=f"bound the stall at this load as well: {SIZE}"),
+        option("--seconds", read=positive, metavar="S", help="the whole time: what is certified by then counts"),
+        workspaces_flag(),
+        option("--json", action="store_true", help="print one JSON object"),
+    ),
+    ("gpumem bound vgg16 --machine gtx1080ti", "gpumem bound vgg16 --load-limit 60%"),
+)

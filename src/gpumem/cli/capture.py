@@ -5,20 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpumem.cli.common.args import add_measured, check_file, one_word, times_of
-from gpumem.cli.common.parser import Commands
+from gpumem.base import work
+from gpumem.base.names import one_of
+from gpumem.cli.common.args import MEASURED, check_file, times_of
+from gpumem.cli.common.parser import Command, OneOf, option
 from gpumem.cli.common.progress import Progress, complain, tell
 from gpumem.cli.common.workloads import (
-    ASSUME,
+    ASSUMED,
+    CHUNK,
+    DEVICE,
     DEVICES,
-    add_assume,
-    add_chunk,
-    add_device,
-    add_workload,
+    WORKLOADS,
     as_script,
     name_of,
     words_of,
@@ -30,77 +30,47 @@ if TYPE_CHECKING:
     from gpumem.trace import Trace
 
 
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "capture",
-        help="record a PyTorch training step as a trace",
-        description=run.__doc__,
-        examples=[
-            "gpumem capture train.py:make -o trace.json.gz",
-            "gpumem capture train.py:make -o trace.json.gz --batch 64 --device cpu",
-            "gpumem capture train.py:make --compare --batch 2",
-            "gpumem capture -o trace.json.gz --script train.py --epochs 1 --batch-size 64",
-        ],
-    )
-    add_workload(p)
-    what = p.add_mutually_exclusive_group(required=True)
-    what.add_argument("-o", "--out", metavar="FILE", help="the trace to write: .json or .json.gz")
-    what.add_argument(
-        "--compare",
-        action="store_true",
-        help="write none: record the step on the host for real as well, and say where the two lists of ops part",
-    )
-    add_device(p)
-    p.add_argument("--batch", type=int, metavar="N", help="handed on to make")
-    p.add_argument("--iterations", type=int, default=2, metavar="N", help="to record (default: %(default)s)")
-    p.add_argument("--warmup", type=int, default=1, metavar="N", help="to run before those (default: %(default)s)")
-    add_chunk(p)
-    add_assume(p)
-    add_measured(p)
-    p.add_argument("--json", action="store_true", help="print the summary as one JSON object")
-    p.set_defaults(run=run)
-
-
 def run(args: argparse.Namespace) -> int:
     """Record a PyTorch training step; write its last iterations as a trace that every command reads."""
-    one_word(args, "assume", ASSUME)
     if args.compare:
         return _compare(args)
     check_file(args.out, (".json", ".json.gz"))
-    one_word(args, "device", DEVICES)
     words = words_of(args)
     times = None if args.measured is None else times_of(args.measured)
-    with Progress() as progress, as_script(words):
-        progress(f"loading {shlex.join(words)}")
+    with Progress(), as_script(words):
+        work.tell(f"loading {shlex.join(words)}")
         make = workload_of(words, args.device)
         from gpumem.torch import record
 
-        progress("recording")
+        work.tell("recording")
         captured = record(make, args.device, name=name_of(words), **_sizes(args))
     if times is not None:
         captured = captured.timed(times)
-    row = _written(captured, args)
+    from gpumem import io
+
+    io.write_recording(args.out, captured.recording, captured.bounds[-args.iterations :], name=captured.trace.name)
     for note in captured.notes:
         tell(f"{captured.trace.name}: {note}")
-    print(json.dumps(row) if args.json else _text(row, captured.assumptions, _limited(captured.trace)))
+    iterations = min(args.iterations, len(captured.bounds))
+    found = _Written(captured, args.out, args.device, args.batch, iterations)
+    print(json.dumps(found.row()) if args.json else found.text())
     return 0
 
 
 def _compare(args: argparse.Namespace) -> int:
     """Record the step on the device and on the host; say where they part."""
-    one_word(args, "device", tuple(device for device in DEVICES if device != "cpu"))
+    one_of("--device", args.device, [device for device in DEVICES if device != "cpu"])
     words = words_of(args)
     if args.script is not None:
         raise ValueError("--compare: a step is compared, FILE.py:make; a script runs on one device only")
     if args.measured is not None:
         raise ValueError("--compare: it compares ops, and not their times; leave --measured out")
-    with Progress() as progress, as_script(words):
-        progress(f"loading {words[0]}")
+    with Progress(), as_script(words):
+        work.tell(f"loading {words[0]}")
         make: Any = workload_of(words, args.device)
         from gpumem.torch import compare
 
-        progress("recording twice")
+        work.tell("recording twice")
         found = compare(make, device=args.device, name=name_of(words), **_sizes(args))
     for note in found.device.notes:
         tell(f"{found.device.trace.name}: {note}")
@@ -114,28 +84,55 @@ def _sizes(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in ("batch", "iterations", "warmup", "chunk", "assume")}
 
 
-def _written(captured: Captured, args: argparse.Namespace) -> dict[str, Any]:
-    """Write the recording; return what there is to say about it, in bytes."""
-    from gpumem import io
-    from gpumem.pipeline import at_the_peak
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What was recorded, of which batch (None: as the workload has it), and where it is written."""
 
-    trace, buffers = captured.trace, captured.trace.buffers
-    io.write_recording(args.out, captured.recording, captured.bounds[-args.iterations :], name=trace.name)
-    return {
-        "file": args.out,
-        "name": trace.name,
-        "device": args.device,
-        "batch": args.batch,
-        "ops": trace.n,
-        "iterations": min(args.iterations, len(captured.bounds)),
-        "buffers": len(buffers),
-        "peak_load": trace.peak_load,
-        "at_the_peak": dict(at_the_peak(trace)),
-        "persistent": int(buffers.size[buffers.persistent].sum()),
-        "kept": captured.kept,
-        "notes": list(captured.notes),
-        "assumptions": [asdict(one) for one in captured.assumptions],
-    }
+    captured: Captured
+    file: str
+    device: str
+    batch: int | None
+    iterations: int
+
+    def row(self) -> dict[str, object]:
+        """Return what there is to say about it for JSON, in bytes."""
+        from gpumem.pipeline import at_the_peak
+
+        trace, buffers = self.captured.trace, self.captured.trace.buffers
+        return {
+            "file": self.file,
+            "name": trace.name,
+            "device": self.device,
+            "batch": self.batch,
+            "ops": trace.n,
+            "iterations": self.iterations,
+            "buffers": len(buffers),
+            "peak_load": trace.peak_load,
+            "at_the_peak": dict(at_the_peak(trace)),
+            "persistent": int(buffers.size[buffers.persistent].sum()),
+            "kept": self.captured.kept,
+            "notes": list(self.captured.notes),
+            "assumptions": [asdict(one) for one in self.captured.assumptions],
+        }
+
+    def text(self) -> str:
+        """Say it for people, and what to type next."""
+        from gpumem.base.units import human
+        from gpumem.pipeline import at_the_peak
+
+        trace, buffers = self.captured.trace, self.captured.trace.buffers
+        kinds = ", ".join(f"{kind} {human(size)}" for kind, size in at_the_peak(trace))
+        batch = "" if self.batch is None else f" at batch {self.batch}"
+        iterations = f"{self.iterations} iteration{'s' * (self.iterations > 1)}"
+        lines = [
+            f"{trace.name}{batch}: {trace.n} ops, {len(buffers)} buffers; {iterations} in {self.file}",
+            *(f"  {'' if k else 'assumed':16}{one}" for k, one in enumerate(self.captured.assumptions)),
+            f"  {'peak load':16}{human(trace.peak_load)}: {kinds}",
+            f"  {'persistent':16}{human(int(buffers.size[buffers.persistent].sum()))}",
+            f"  {'kept':16}{human(self.captured.kept)} more in each iteration",
+            f"next: gpumem plan {shlex.quote(self.file)}{_limited(trace)} --machine rtx4090",
+        ]
+        return "\n".join(lines)
 
 
 def _limited(trace: Trace) -> str:
@@ -147,19 +144,37 @@ def _limited(trace: Trace) -> str:
     return f" --limit {part}%" if part else ""
 
 
-def _text(row: dict[str, Any], assumed: Iterable[object], limited: str) -> str:
-    from gpumem.base.units import human
-
-    kinds = ", ".join(f"{kind} {human(size)}" for kind, size in row["at_the_peak"].items())
-    batch = "" if row["batch"] is None else f" at batch {row['batch']}"
-    iterations = f"{row['iterations']} iteration{'s' * (row['iterations'] > 1)}"
-    counts = f"{row['ops']} ops, {row['buffers']} buffers; {iterations} in {row['file']}"
-    lines = [
-        f"{row['name']}{batch}: {counts}",
-        *(f"  {'' if k else 'assumed':16}{one}" for k, one in enumerate(assumed)),
-        f"  {'peak load':16}{human(row['peak_load'])}: {kinds}",
-        f"  {'persistent':16}{human(row['persistent'])}",
-        f"  {'kept':16}{human(row['kept'])} more in each iteration",
-        f"next: gpumem plan {shlex.quote(row['file'])}{limited} --machine rtx4090",
-    ]
-    return "\n".join(lines)
+COMMAND = Command(
+    "capture",
+    run,
+    "record a PyTorch training step as a trace",
+    (
+        *WORKLOADS,
+        OneOf(
+            (
+                option("-o", "--out", metavar="FILE", help="the trace to write: .json or .json.gz"),
+                option(
+                    "--compare",
+                    action="store_true",
+                    help="write none: record the step on the host for real as well, and say where the two lists of ops "
+                    "part",
+                ),
+            ),
+            required=True,
+        ),
+        DEVICE,
+        option("--batch", type=int, metavar="N", help="handed on to make"),
+        option("--iterations", type=int, default=2, metavar="N", help="to record (default: %(default)s)"),
+        option("--warmup", type=int, default=1, metavar="N", help="to run before those (default: %(default)s)"),
+        CHUNK,
+        ASSUMED,
+        MEASURED,
+        option("--json", action="store_true", help="print the summary as one JSON object"),
+    ),
+    (
+        "gpumem capture train.py:make -o trace.json.gz",
+        "gpumem capture train.py:make -o trace.json.gz --batch 64 --device cpu",
+        "gpumem capture train.py:make --compare --batch 2",
+        "gpumem capture -o trace.json.gz --script train.py --epochs 1 --batch-size 64",
+    ),
+)

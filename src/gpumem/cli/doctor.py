@@ -9,9 +9,10 @@ import json
 import os
 import platform
 import shutil
+from dataclasses import dataclass
 from typing import Any
 
-from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.parser import Command, option
 
 CUDA = "pip install 'gpumem[cu13]' (or [cu12], by the driver)"
 DRIVER = "install the NVIDIA driver of your system (https://www.nvidia.com/drivers)"
@@ -47,56 +48,63 @@ EXTRAS = {  # as in pyproject.toml: extra -> its packages, with the major versio
 }
 SUCCESSOR = "numba-cuda-mlir"  # of numba-cuda, where the environment chooses it
 NEEDED = ("cuda-bindings", "cuda-core", "numba-cuda", SUCCESSOR, "driver", "device", "nvvm", "nvrtc", "nvJitLink")
-Row = dict[str, Any]
 
 
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser("doctor", help="say what is here and what is missing", description=run.__doc__)
-    p.add_argument("--no-measure", action="store_true", help="leave the device alone: do not measure its link")
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    p.set_defaults(run=run)
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Whether something is here, which or why not, and what would install it."""
+
+    ok: bool
+    what: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was found, by name; whether programs can run on CUDA here, and why not."""
+
+    python: str
+    system: str
+    found: dict[str, Finding]
+    extras: dict[str, Finding]
+    devices: list[Any]
+    cuda: bool
+    why: str
 
 
 def run(args: argparse.Namespace) -> int:
     """Look for what CUDA needs and for the extras of gpumem; time pinned copies where there is a device."""
     found = examine()
-    if found["cuda"] and not args.no_measure:
-        found["found"]["link"] = _link()
-    print(json.dumps(found) if args.json else _text(found))
+    if found.cuda and not args.no_measure:
+        found.found["link"] = _link()
+    print(json.dumps(dataclasses.asdict(found)) if args.json else _text(found))
     return 0
 
 
-def examine() -> dict[str, Any]:
-    """Return what was found: `found` and `extras`: name -> `ok` (found), `what` (version or reason), `hint`."""
+def examine() -> Diagnosis:
+    """Look for everything but the device's link."""
     rows = _found()
-    kernels = rows["numba-cuda"]["ok"]
+    kernels = rows["numba-cuda"].ok
     rows["simulator"] = _row(kernels, "NUMBA_ENABLE_CUDASIM=1 runs kernels on the CPU" if kernels else "none", CUDA)
     cc = shutil.which("cc") or shutil.which("gcc")
     rows["C compiler"] = _row(cc is not None, cc or "none", "install gcc; only the tests with the fake driver use it")
     missing = why_no_cuda(rows)
-    return {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "found": rows,
-        "extras": {name: _extra(name, packages) for name, packages in EXTRAS.items()},
-        "devices": [dataclasses.asdict(device) for device in _devices(rows)],
-        "cuda": not missing,
-        "why": missing,
-    }
+    extras = {name: _extra(name, packages) for name, packages in EXTRAS.items()}
+    system = f"{platform.system()} {platform.machine()}"
+    return Diagnosis(platform.python_version(), system, rows, extras, _devices(rows), not missing, missing)
 
 
-def why_no_cuda(rows: dict[str, Row] | None = None) -> str:
+def why_no_cuda(rows: dict[str, Finding] | None = None) -> str:
     """Return why programs cannot run on CUDA here, or nothing if they can."""
     rows = _found() if rows is None else rows
     for name in filter(rows.__contains__, NEEDED):
-        if not rows[name]["ok"]:
-            return f"{name}: {rows[name]['what']}; {rows[name]['hint']}"
+        if not rows[name].ok:
+            return f"{name}: {rows[name].what}; {rows[name].hint}"
     return ""
 
 
-def _row(ok: bool, what: str, hint: str) -> Row:
-    return {"ok": ok, "what": what, "hint": "" if ok else hint}
+def _row(ok: bool, what: str, hint: str) -> Finding:
+    return Finding(ok, what, "" if ok else hint)
 
 
 def _version(name: str) -> str:
@@ -107,12 +115,12 @@ def _version(name: str) -> str:
         return ""
 
 
-def _package(name: str, hint: str) -> Row:
+def _package(name: str, hint: str) -> Finding:
     version = _version(name)
     return _row(bool(version), version or "not installed", hint)
 
 
-def _extra(name: str, packages: tuple[str, ...]) -> Row:
+def _extra(name: str, packages: tuple[str, ...]) -> Finding:
     """A row of an extra: what of it is here, and what is not."""
     here: list[str] = []
     lacking: list[str] = []
@@ -124,7 +132,7 @@ def _extra(name: str, packages: tuple[str, ...]) -> Row:
     return _row(not lacking, what, f"pip install 'gpumem[{name}]'")
 
 
-def _found() -> dict[str, Row]:
+def _found() -> dict[str, Finding]:
     """Packages, driver, devices, libraries."""
     rows = {name: _package(name, hint) for name, hint in PACKAGES.items()}
     if os.environ.get("GPUMEM_KERNEL_COMPILER") == SUCCESSOR:
@@ -149,15 +157,15 @@ def _found() -> dict[str, Row]:
     return rows
 
 
-def _devices(rows: dict[str, Row]) -> list[Any]:
-    if not rows["driver"]["ok"]:
+def _devices(rows: dict[str, Finding]) -> list[Any]:
+    if not rows["driver"].ok:
         return []
     from gpumem.execute.cuda import probe
 
     return probe.facts()
 
 
-def _link() -> Row:
+def _link() -> Finding:
     """What pinned copies take, on the first device."""
     from gpumem.execute.cuda import Cuda
     from gpumem.execute.latency import measured_machine
@@ -173,15 +181,27 @@ def _link() -> Row:
     return _row(True, f"{', '.join(rates)} (pinned, 64 MiB)", "")
 
 
-def _text(found: dict[str, Any]) -> str:
+def _text(found: Diagnosis) -> str:
     from gpumem.base.version import __version__
 
-    lines = [f"gpumem {__version__}, Python {found['python']}, {found['system']}", "", *_lines(found["found"])]
-    where = "on CUDA" if found["cuda"] else f"on the emulator: {found['why']}"
-    return "\n".join([*lines, "", "extras", *_lines(found["extras"]), "", f"gpumem run works {where}"])
+    lines = [f"gpumem {__version__}, Python {found.python}, {found.system}", "", *_lines(found.found)]
+    where = "on CUDA" if found.cuda else f"on the emulator: {found.why}"
+    return "\n".join([*lines, "", "extras", *_lines(found.extras), "", f"gpumem run works {where}"])
 
 
-def _lines(rows: dict[str, Row]) -> list[str]:
-    marks = {True: "ok", False: "missing"}
-    hints = {name: f"  ->  {row['hint']}" if row["hint"] else "" for name, row in rows.items()}
-    return [f"{name:14}{marks[row['ok']]:9}{row['what']}{hints[name]}" for name, row in rows.items()]
+def _lines(rows: dict[str, Finding]) -> list[str]:
+    return [
+        f"{name:14}{'ok' if row.ok else 'missing':9}{row.what}{row.hint and f'  ->  {row.hint}'}"
+        for name, row in rows.items()
+    ]
+
+
+COMMAND = Command(
+    "doctor",
+    run,
+    "say what is here and what is missing",
+    (
+        option("--no-measure", action="store_true", help="leave the device alone: do not measure its link"),
+        option("--json", action="store_true", help="print one JSON object"),
+    ),
+)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shlex
 from typing import Any
 
+from gpumem.base import work
 from gpumem.base.units import fraction
-from gpumem.cli.common.args import add_machine, check_folder, one_word, out_folder, target_of
-from gpumem.cli.common.files import add_workspaces
-from gpumem.cli.common.parser import Commands
-from gpumem.cli.common.planners import add_planner, of_use, options_told, planners_asked
+from gpumem.cli.common.args import check_folder, machine_flags, out_folder, target_of
+from gpumem.cli.common.files import workspaces_flag
+from gpumem.cli.common.parser import Command, OneOf, Section, option, positive
+from gpumem.cli.common.planners import of_use, options_told, planner_flags, planners_asked
 from gpumem.cli.common.planning import ROBUST, SIZE, uncertain
 from gpumem.cli.common.progress import Progress, complain, tell, tell_failure
-from gpumem.cli.common.uncertainty import add_uncertainty
+from gpumem.cli.common.uncertainty import uncertainty_flags
 from gpumem.cli.common.workloads import (
-    ASSUME,
-    DEVICES,
-    add_assume,
-    add_chunk,
-    add_device,
-    add_workload,
+    ASSUMED,
+    CHUNK,
+    DEVICE,
+    WORKLOADS,
     as_script,
     name_of,
     words_of,
@@ -30,55 +28,14 @@ from gpumem.cli.common.workloads import (
 )
 
 
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "fit",
-        help="say whether a PyTorch training step fits, and what it would take",
-        description=run.__doc__,
-        examples=[
-            "gpumem fit train.py:make --machine rtx4090",
-            "gpumem fit train.py:make --machine rtx4090 --batch 256 --overhead 10% --out planned",
-            "gpumem fit train.py:make --machine rtx4090 --overhead 10% --largest",
-            "gpumem fit --machine rtx4090 --script train.py --epochs 1 --batch-size 256",
-        ],
-    )
-    add_workload(p)
-    what = p.add_argument_group("what to fit")
-    add_device(what)
-    which = what.add_mutually_exclusive_group()
-    which.add_argument("--batch", type=int, metavar="N", help="handed on to make")
-    which.add_argument("--largest", action="store_true", help="find the largest batches, without a plan and with one")
-    what.add_argument(
-        "--limit",
-        metavar="SIZE",
-        help=f"of tensors and workspaces: {SIZE} (default: what the machine has beside the context)",
-    )
-    add_chunk(what)
-    add_assume(what)
-    what.add_argument("--overhead", metavar="PART", help="the most that a plan may cost, as 10%% (default: anything)")
-    add_machine(what, "rtx4090")
-    add_workspaces(what)
-    how = p.add_argument_group("how to plan")
-    add_planner(how, None, "swap planners; the cheapest counts (default: search)")
-    how.add_argument("--seconds", type=float, metavar="S", help="of planning (default: 8); captures come on top")
-    how.add_argument("--robust", type=float, metavar="X", help=ROBUST)
-    add_uncertainty(p)
-    p.add_argument("--out", metavar="DIR", help="write report, captured trace, plan, timeline and pictures there")
-    p.add_argument("--json", action="store_true", help="print the figures as one JSON object")
-    p.set_defaults(run=run, workspaces="fastest")
-
-
 def run(args: argparse.Namespace) -> int:
     """Capture a PyTorch training step, without a GPU; say whether it fits, and plan for it where it does not."""
     check_folder(args.out)
     machine = target_of(args)
-    one_word(args, "device", DEVICES)
-    one_word(args, "assume", ASSUME)
     options = _options(args)
     words = words_of(args)
-    with Progress() as progress, as_script(words):
-        progress(f"loading {shlex.join(words)}")
+    with Progress(), as_script(words):
+        work.tell(f"loading {shlex.join(words)}")
         make = workload_of(words, args.device)
         from gpumem.torch import fit
 
@@ -93,7 +50,6 @@ def run(args: argparse.Namespace) -> int:
             largest=args.largest,
             workspaces=args.workspaces,
             name=name_of(words),
-            progress=progress,
             **options,
         )
     if args.out is not None:
@@ -125,10 +81,63 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     if args.robust is not None:
         of_use("--robust", "robust", planners)
         options["options"] |= {"robust": args.robust}
-    if args.overhead is not None:
-        options["overhead"] = fraction(args.overhead, "--overhead")
-    if args.seconds is not None:
-        if not 0 < args.seconds < math.inf:
-            raise ValueError(f"--seconds: {args.seconds} is not positive and finite")
-        options["seconds"] = args.seconds
-    return options
+    return options | {name: value for name in ("overhead", "seconds") if (value := getattr(args, name)) is not None}
+
+
+COMMAND = Command(
+    "fit",
+    run,
+    "say whether a PyTorch training step fits, and what it would take",
+    (
+        *WORKLOADS,
+        Section(
+            "what to fit",
+            (
+                DEVICE,
+                OneOf(
+                    (
+                        option("--batch", type=int, metavar="N", help="handed on to make"),
+                        option(
+                            "--largest",
+                            action="store_true",
+                            help="find the largest batches, without a plan and with one",
+                        ),
+                    )
+                ),
+                option(
+                    "--limit",
+                    metavar="SIZE",
+                    help=f"of tensors and workspaces: {SIZE} (default: what the machine has beside the context)",
+                ),
+                CHUNK,
+                ASSUMED,
+                option(
+                    "--overhead",
+                    read=fraction,
+                    metavar="PART",
+                    help="the most that a plan may cost, as 10%% (default: anything)",
+                ),
+                *machine_flags("rtx4090"),
+                workspaces_flag(),
+            ),
+        ),
+        Section(
+            "how to plan",
+            (
+                *planner_flags(None, "swap planners; the cheapest counts (default: search)"),
+                option("--seconds", read=positive, metavar="S", help="of planning (default: 8); captures come on top"),
+                option("--robust", type=float, metavar="X", help=ROBUST),
+            ),
+        ),
+        uncertainty_flags(),
+        option("--out", metavar="DIR", help="write report, captured trace, plan, timeline and pictures there"),
+        option("--json", action="store_true", help="print the figures as one JSON object"),
+    ),
+    (
+        "gpumem fit train.py:make --machine rtx4090",
+        "gpumem fit train.py:make --machine rtx4090 --batch 256 --overhead 10% --out planned",
+        "gpumem fit train.py:make --machine rtx4090 --overhead 10% --largest",
+        "gpumem fit --machine rtx4090 --script train.py --epochs 1 --batch-size 256",
+    ),
+    {"workspaces": "fastest"},
+)

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Mapping
 
 from gpumem import io, pipeline
+from gpumem.base.units import human
 from gpumem.cli.common.files import FILE, source_of
-from gpumem.cli.common.parser import Commands
-from gpumem.pipeline import report
+from gpumem.cli.common.parser import Command, option
 
-
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "info",
-        help="describe traces",
-        description=run.__doc__,
-        examples=["gpumem info vgg16", "gpumem info mine.json.gz instance.csv --json"],
-    )
-    p.add_argument("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV")
-    p.add_argument("--json", action="store_true", help="print a list of rows")
-    p.set_defaults(run=run)
+SIZES = ("bytes_in_all", "largest_buffer", "peak_load", "footprint")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,12 +21,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def describe(path: str) -> dict[str, Any]:
+def describe(path: str) -> dict[str, object]:
     """Return what there is to say about the trace in a file: sizes in bytes, lifetimes in ops."""
     loaded = io.load(source_of(path))
     trace, b = loaded.trace, loaded.trace.buffers
     op, peak = trace.peak
-    row: dict[str, Any] = {
+    row: dict[str, object] = {
         "file": path,
         "name": trace.name,
         "ops": len(trace.ops),
@@ -61,16 +50,27 @@ def describe(path: str) -> dict[str, Any]:
     return row
 
 
-def _text(row: dict[str, Any]) -> str:
-    lines = [row["file"]]
-    for key, value in row.items():
-        if key == "file":
-            continue
-        if key in ("bytes_in_all", "largest_buffer", "peak_load", "footprint"):
-            shown = f"{value} ({report.human(value)})"
-        elif key == "at_the_peak":
-            shown = ", ".join(f"{kind} {report.human(size)}" for kind, size in value.items()) or "unknown"
-        else:
-            shown = ", ".join(value) if isinstance(value, list) else str(value)
-        lines.append(f"  {key.replace('_', ' '):16}{shown}")
-    return "\n".join(lines)
+def _text(row: Mapping[str, object]) -> str:
+    lines = [f"  {key.replace('_', ' '):16}{_shown(key, value)}" for key, value in row.items() if key != "file"]
+    return "\n".join([str(row["file"]), *lines])
+
+
+def _shown(key: str, value: object) -> str:
+    """Write a figure for people: sizes in their units, too."""
+    if isinstance(value, int) and key in SIZES:
+        return f"{value} ({human(value)})"
+    if isinstance(value, dict):
+        return ", ".join(f"{kind} {human(size)}" for kind, size in value.items()) or "unknown"
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+COMMAND = Command(
+    "info",
+    run,
+    "describe traces",
+    (
+        option("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV"),
+        option("--json", action="store_true", help="print a list of rows"),
+    ),
+    ("gpumem info vgg16", "gpumem info mine.json.gz instance.csv --json"),
+)

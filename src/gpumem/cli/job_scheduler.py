@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gpumem
 from gpumem import io, pool, swap
-from gpumem.base.names import one_of, taken, unknown
+from gpumem.base import work
+from gpumem.base.names import taken, unknown
 from gpumem.base.units import amount, human
-from gpumem.cli.common.args import check_file, count_of, each, finite, one_word
-from gpumem.cli.common.parser import Group, Parser
-from gpumem.cli.common.planners import OWN, add_option, of_use, options_told
-from gpumem.cli.common.progress import Progress, tell, tell_failure
+from gpumem.cli.common.args import check_file, count_of, each
+from gpumem.cli.common.parser import Option, Section, finite, option, word
+from gpumem.cli.common.planners import OPTION, OWN, of_use, options_told
+from gpumem.cli.common.planning import NO_CHECK
+from gpumem.cli.common.progress import tell, tell_failure
 from gpumem.execute import latency
 from gpumem.jobs import verify
 
@@ -23,66 +25,105 @@ if TYPE_CHECKING:
     from gpumem.simulator import Uncertainty
     from gpumem.swap import Task
 
-    Run = Callable[[Sequence[Job], gpumem.Machine, int, Progress], Outcome]
-TENSILE = ("link", "accounting", "least", "recompute", "rest", "ratio_of")  # options of `schedule`
-RUNTIME = ("ratio", "latency", "drain", "replan", "threshold", "late", "half_duplex", *TENSILE)  # of jobs that copy
-TOGETHER = ("split", "order", "priority", "host_threads", "trace")  # of jobs that run side by side
+    Run = Callable[[Sequence[Job], gpumem.Machine, int], Outcome]
 KEYWORDS = {"split": "split", "order": "order", "priority": "turns"}  # that not all ways have
-
-
-def add_scheduling(p: Parser) -> None:
-    """Add who plans, and the options of each."""
-    how = p.add_argument_group("how to plan")
-    ways = "side by side by node groups (waterwave, waterwave-searched) or halves (waterwave-s), or in turn (temporal)"
-    planners = f"tensile, none, or a swap planner for each job by itself ({OWN})"
-    how.add_argument("--planner", default="tensile", metavar="NAME", help=f"{planners}; {ways}")
-    add_option(how)
-    how.add_argument(
-        "--activity", action="store_true", help="release tensors after their last access (algorithm 3, line 2)"
-    )
-    how.add_argument("--no-check", action="store_true", help="do not hold the result against the naive oracles")
-    add_runtime(p.add_argument_group("of planners that swap"))
-    add_tensile(p.add_argument_group("of the planner tensile"))
-    add_together(p.add_argument_group("of jobs side by side"))
-
-
-def add_runtime(p: Group) -> None:
-    """Add by what times jobs are planned, and when again."""
-    p.add_argument("--ratio", metavar="R[,R]", help="part of a job's tensors to swap at most; smaller goes first")
-    table = "predict times from a table of measurements (benchmarks/gpu/__main__.py --latency writes one)"
-    p.add_argument("--latency", metavar="TABLE", help=table)
-    p.add_argument(
-        "--drain", action="store_true", default=None, help="wait for all copies at the end of an iteration, as printed"
-    )
-    again = "plan anew by the sum of a job's times (the paper, the default), or by the windows of its copies"
-    p.add_argument("--replan", metavar="sum|windows", help=again)
-    p.add_argument("--threshold", type=float, metavar="X", help="of sum: drift that is too much (default: 0.3)")
-    late = "of windows: how late copies may be, as a share of the iteration (default: 0.003)"
-    p.add_argument("--late", type=float, metavar="X", help=late)
-    p.add_argument("--half-duplex", action="store_true", default=None, help="one copy engine for both directions")
-
-
-def add_tensile(p: Group) -> None:
-    """Add the options of TENSILE's scheduler."""
-    p.add_argument("--link", metavar="NAME", help="global (one copy at a time) or job (copies of one job only)")
-    p.add_argument("--accounting", metavar="NAME", help="exact, or paper, which underestimates the peak")
-    p.add_argument("--ratio-of", metavar="NAME", help="--ratio is of a job's tensors (job), or of all swapped (system)")
-    p.add_argument("--least", action="store_true", default=None, help="swap as much as costs no time")
-    p.add_argument("--no-recompute", dest="recompute", action="store_false", default=None, help="swap only")
-    p.add_argument("--no-rest", dest="rest", action="store_false", default=None, help="swap in when a peak needs it")
-
-
-def add_together(p: Group) -> None:
-    """Add the options of Waterwave's ways."""
-    p.add_argument("--split", metavar="SIZE", help="of a node group: bytes, KiB/MiB/GiB (default: several are tried)")
-    p.add_argument("--order", metavar="NAME", help="of a job's ops: recorded, or depth (the longest path to an op)")
-    p.add_argument("--priority", metavar="N[,N]", help="iterations of each job in a round (default: 1)")
-    p.add_argument(
+TENSILE = (  # of its scheduler, `schedule`
+    option(
+        "--link",
+        read=word("gpumem.swap.tensile.planner:LINKS"),
+        metavar="NAME",
+        help="global (one copy at a time) or job (copies of one job only)",
+    ),
+    option(
+        "--accounting",
+        read=word("gpumem.swap.tensile.peak:ACCOUNTING"),
+        metavar="NAME",
+        help="exact, or paper, which underestimates the peak",
+    ),
+    option(
+        "--ratio-of",
+        read=word("gpumem.swap.tensile.planner:RATIOS"),
+        metavar="NAME",
+        help="--ratio is of a job's tensors (job), or of all swapped (system)",
+    ),
+    option("--least", action="store_true", default=None, help="swap as much as costs no time"),
+    option("--no-recompute", dest="recompute", action="store_false", default=None, help="swap only"),
+    option("--no-rest", dest="rest", action="store_false", default=None, help="swap in when a peak needs it"),
+)
+REPLANNING = (  # when jobs are planned again, as keywords of `Policy`
+    option(
+        "--replan",
+        read=word("gpumem.jobs.policy:REPLAN"),
+        metavar="sum|windows",
+        help="plan anew by the sum of a job's times (the paper, the default), or by the windows of its copies",
+    ),
+    option("--threshold", read=finite, metavar="X", help="of sum: drift that is too much (default: 0.3)"),
+    option(
+        "--late",
+        read=finite,
+        metavar="X",
+        help="of windows: how late copies may be, as a share of the iteration (default: 0.003)",
+    ),
+)
+RUNTIME = (  # of jobs that copy: by what times they are planned, and when again
+    option("--ratio", metavar="R[,R]", help="part of a job's tensors to swap at most; smaller goes first"),
+    option(
+        "--latency",
+        metavar="TABLE",
+        help="predict times from a table of measurements (benchmarks/gpu/__main__.py --latency writes one)",
+    ),
+    option(
+        "--drain",
+        action="store_true",
+        default=None,
+        help="wait for all copies at the end of an iteration, as printed",
+    ),
+    *REPLANNING,
+    option("--half-duplex", action="store_true", default=None, help="one copy engine for both directions"),
+)
+TOGETHER = (  # of Waterwave's ways
+    option("--split", metavar="SIZE", help="of a node group: bytes, KiB/MiB/GiB (default: several are tried)"),
+    option(
+        "--order",
+        read=word("gpumem.jobs.waterwave.node_groups:ORDERS"),
+        metavar="NAME",
+        help="of a job's ops: recorded, or depth (the longest path to an op)",
+    ),
+    option("--priority", metavar="N[,N]", help="iterations of each job in a round (default: 1)"),
+    option(
         "--trace",
         metavar="FILE",
         help="write a round of as many as run together as one trace, placed (.json, .json.gz)",
-    )
-    p.add_argument("--host-threads", type=int, metavar="N", help="1 for all (the default), or 2: one for each stream")
+    ),
+    option(
+        "--host-threads",
+        type=int,
+        metavar="N",
+        help="1 for all (the default), or 2: one for each stream",
+    ),
+)
+SCHEDULING = (  # who plans, and the options of each
+    Section(
+        "how to plan",
+        (
+            option(
+                "--planner",
+                default="tensile",
+                metavar="NAME",
+                help=f"tensile, none, or a swap planner for each job by itself ({OWN}); side by side by node groups "
+                "(waterwave, waterwave-searched) or halves (waterwave-s), or in turn (temporal)",
+            ),
+            OPTION,
+            option(
+                "--activity", action="store_true", help="release tensors after their last access (algorithm 3, line 2)"
+            ),
+            NO_CHECK,
+        ),
+    ),
+    Section("of planners that swap", RUNTIME),
+    Section("of the planner tensile", TENSILE),
+    Section("of jobs side by side", TOGETHER),
+)
 
 
 def scheduler(args: argparse.Namespace, broken: dict[str, Exception], uncertainty: Uncertainty) -> Run:
@@ -90,13 +131,11 @@ def scheduler(args: argparse.Namespace, broken: dict[str, Exception], uncertaint
     from gpumem.jobs import PLANNERS
     from gpumem.jobs.waterwave import WAYS
 
-    given = [name for name in (*RUNTIME, *TOGETHER) if getattr(args, name) is not None]
     if args.planner not in {**PLANNERS, **WAYS} and ":" not in args.planner:
         raise unknown(args.planner, {**PLANNERS, **WAYS}, "--planner")
-    others = RUNTIME if args.planner in WAYS else TOGETHER
-    if stray := [name for name in given if name in others]:
-        which = _takers(stray[0]) if others is TOGETHER else "planners that swap"
-        raise ValueError(f"{_option(args, stray[0])}: no use to {args.planner}; it is an option of {which}")
+    for stray in _given(args, (*RUNTIME, *TENSILE) if args.planner in WAYS else TOGETHER):
+        which = _takers(stray.dest) if stray in TOGETHER else "planners that swap"
+        raise ValueError(f"{stray.names[-1]}: no use to {args.planner}; it is an option of {which}")
     if args.option and args.planner in WAYS:
         raise ValueError(f"--option: no use to {args.planner}")
     if args.planner in WAYS and not uncertainty.certain:
@@ -104,8 +143,8 @@ def scheduler(args: argparse.Namespace, broken: dict[str, Exception], uncertaint
     return _side_by_side(args) if args.planner in WAYS else _swapping(args, broken, uncertainty)
 
 
-def _option(args: argparse.Namespace, name: str) -> str:
-    return f"--{'no-' if getattr(args, name) is False else ''}{name.replace('_', '-')}"
+def _given(args: argparse.Namespace, options: Iterable[Option]) -> list[Option]:
+    return [one for one in options if one.value(args) is not None]
 
 
 def _takers(name: str) -> str:
@@ -118,11 +157,9 @@ def _takers(name: str) -> str:
 def _side_by_side(args: argparse.Namespace) -> Run:
     """One of Waterwave's ways."""
     from gpumem.jobs.waterwave import WAYS, SlotLog, Together, simulate_together
-    from gpumem.jobs.waterwave.node_groups import ORDERS
     from gpumem.simulator.sharing import share
 
     way = WAYS[args.planner]
-    one_word(args, "order", ORDERS)
     if args.host_threads not in (None, 1, 2):
         raise ValueError(f"--host-threads: {args.host_threads} is neither 1 nor 2")
     if args.trace is not None:
@@ -135,7 +172,7 @@ def _side_by_side(args: argparse.Namespace) -> Run:
     given |= taken(way, {"slowdown": args.slowdown, "hosts": args.host_threads or 1})
     weights = None if args.priority is None else each(args.priority, len(args.file), "--priority", count_of)
 
-    def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int, progress: Progress) -> Outcome:
+    def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int) -> Outcome:
         def made(members: Sequence[Job], both: Together) -> None:
             found = both.pipeline
             held = f"{human(both.trace.peak_load)} held, {human(int(found.bound().max()))} at most"
@@ -146,19 +183,19 @@ def _side_by_side(args: argparse.Namespace) -> Run:
             if not largest or len(members) > len(largest[-1].ops):
                 largest.append(both)
 
-        progress("running the jobs side by side")
+        work.tell("running the jobs side by side")
         largest: list[Together] = []
         more = {"slowdown": args.slowdown, "hosts": args.host_threads or 1, "weights": weights, "made": made}
         few = sum(job.trace.n * job.iterations for job in jobs) <= verify.EVENTS
         log = SlotLog() if few and not args.no_check else None
         found = simulate_together(jobs, machine, capacity, partial(way, **given), **more, log=log)
         if log is not None:
-            progress("checking the log")
+            work.tell("checking the log")
             verify.waterwave(log, found, jobs, machine, capacity, args.slowdown)
         elif not args.no_check:
             tell("not checked: the log of what runs when, which would be too long")
         if args.trace is not None and largest:
-            progress(f"writing {args.trace}")
+            work.tell(f"writing {args.trace}")
             trace = share(largest[-1].trace, machine, args.slowdown)
             io.write(args.trace, trace, pool.best_fit(trace), machine=machine, source=" + ".join(args.file))
         return found
@@ -168,16 +205,11 @@ def _side_by_side(args: argparse.Namespace) -> Run:
 
 def _replanning(args: argparse.Namespace) -> dict[str, Any]:
     """By which rule jobs are planned anew, as keywords of `Policy`."""
-    from gpumem.jobs.policy import REPLAN
-
-    one_word(args, "replan", REPLAN)
     rule = args.replan or "sum"
-    for option, of in (("threshold", "sum"), ("late", "windows")):
-        if getattr(args, option) is not None:
-            finite(args, option)
-            if rule != of:
-                raise ValueError(f"--{option}: no use to --replan {rule}; it is an option of --replan {of}")
-    return {name: value for name in ("replan", "threshold", "late") if (value := getattr(args, name)) is not None}
+    for name, of in (("threshold", "sum"), ("late", "windows")):
+        if getattr(args, name) is not None and rule != of:
+            raise ValueError(f"--{name}: no use to --replan {rule}; it is an option of --replan {of}")
+    return {one.dest: one.value(args) for one in _given(args, REPLANNING)}
 
 
 def _swapping(args: argparse.Namespace, broken: dict[str, Exception], uncertainty: Uncertainty) -> Run:
@@ -193,13 +225,13 @@ def _swapping(args: argparse.Namespace, broken: dict[str, Exception], uncertaint
     planner = partial(planner, **taken(planner, {"failed": failed}))
     again = _replanning(args)
 
-    def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int, progress: Progress) -> Outcome:
-        estimate = _estimate(args, machine, progress)
-        progress("running the jobs")
+    def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int) -> Outcome:
+        estimate = _estimate(args, machine)
+        work.tell("running the jobs")
         policy = Policy(planner, drain=bool(args.drain), estimate=estimate, **again)
         found = simulate_jobs(jobs, machine, capacity, policy, slowdown=args.slowdown, uncertainty=uncertainty)
         if not args.no_check:
-            progress("checking the event log")
+            work.tell("checking the event log")
             verify.jobs(found, jobs, machine, capacity, args.slowdown, uncertainty).told(tell)
         return found
 
@@ -208,18 +240,10 @@ def _swapping(args: argparse.Namespace, broken: dict[str, Exception], uncertaint
 
 def _planner(args: argparse.Namespace) -> Callable[..., Any]:
     """The memory scheduler that was asked for, with its options."""
-    from gpumem.swap.tensile.peak import ACCOUNTING
-    from gpumem.swap.tensile.planner import LINKS, RATIOS
-
-    planner = _named(args)
-    one_word(args, "link", LINKS)
-    one_word(args, "accounting", ACCOUNTING)
-    if args.ratio_of is not None:
-        one_of("--ratio-of", args.ratio_of, RATIOS)
-    given = {name: value for name in TENSILE if (value := getattr(args, name)) is not None}
-    for name in given:
-        of_use(_option(args, name), name, {args.planner: planner})
-    return partial(planner, **given)
+    planner, given = _named(args), _given(args, TENSILE)
+    for one in given:
+        of_use(one.names[-1], one.dest, {args.planner: planner})
+    return partial(planner, **{one.dest: one.value(args) for one in given})
 
 
 def _named(args: argparse.Namespace) -> Callable[..., Any]:
@@ -234,11 +258,11 @@ def _named(args: argparse.Namespace) -> Callable[..., Any]:
     return separately(alone.with_(**options_told(args, {args.planner: alone}, flags=())))
 
 
-def _estimate(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> Callable[..., Any] | None:
+def _estimate(args: argparse.Namespace, machine: gpumem.Machine) -> Callable[..., Any] | None:
     """What predicts times from a table of measurements, if one was given."""
     if args.latency is None:
         return None
-    progress(f"learning from {args.latency}")
+    work.tell(f"learning from {args.latency}")
     try:
         predictor = latency.fit(latency.read_table(args.latency).rows)
     except ImportError as error:

@@ -4,76 +4,129 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 import gpumem
 from gpumem import io
+from gpumem.base import work
 from gpumem.base.errors import failure
-from gpumem.base.units import amount, moment
-from gpumem.cli.common.args import add_machine, count_of, each, finite, target_of
+from gpumem.base.units import amount, human, human_ns, moment
+from gpumem.cli.common.args import count_of, each, machine_flags, target_of
 from gpumem.cli.common.files import FILE, read_with_ops, source_of
-from gpumem.cli.common.parser import Commands, Group
+from gpumem.cli.common.parser import Command, Section, finite, option
 from gpumem.cli.common.planning import SIZE
 from gpumem.cli.common.progress import Progress, complain
-from gpumem.cli.common.uncertainty import add_uncertainty, uncertainty_of
-from gpumem.cli.job_scheduler import add_scheduling, scheduler
-from gpumem.jobs.metrics import cells
-from gpumem.pipeline import report
+from gpumem.cli.common.uncertainty import uncertainty_flags, uncertainty_of
+from gpumem.cli.job_scheduler import SCHEDULING, scheduler
+from gpumem.jobs.metrics import by_iteration, cells, makespan, savings, steady
+from gpumem.pipeline.report import columns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpumem.jobs import Job, Outcome
-T = TypeVar("T")
+    from gpumem.jobs.metrics import IterationCost, Saving, Steady
+    from gpumem.jobs.outcome import JobRun
+    from gpumem.simulator.uncertainty import Uncertainty
+
+HEAD = ["job", "peak load", "budget", "peak", "waited", "unmanaged", "iteration", "passive", "MSR", "EOR", "CBR"]
 SHOWN = (1, 2, 3, 5, 10, 20)  # iterations
 
 
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "jobs",
-        help="run several jobs on one GPU, simulated",
-        description=run.__doc__,
-        examples=[
-            "gpumem jobs vgg16 resnet18 --limit 70%",
-            "gpumem jobs mlp3 mlp3 --arrive 0,5ms --planner heuristic",
-            "gpumem jobs vgg16 vgg16 --limit 70% --planner waterwave",
-            "gpumem jobs vgg16 --limit 80% --spread 0.5 --noise 0.05 --replan windows",
-        ],
-    )
-    p.add_argument("file", nargs="+", metavar="FILE", help=f"{FILE}; one job each")
-    limits = p.add_argument_group("what to plan for")
-    limits.add_argument(
-        "--limit",
-        metavar="SIZE",
-        help=f"what all jobs may hold: {SIZE}, added up (default: what the machine has available)",
-    )
-    add_machine(limits, "rtx2080ti")
-    slowdown = "of k kernels at once each runs at 1 / (1 + S (k - 1)): 1 shares the GPU, 0 lets all run at full speed"
-    limits.add_argument("--slowdown", type=float, default=1.0, metavar="S", help=f"{slowdown} (default: %(default)s)")
-    add_times(p.add_argument_group("when jobs come and go"))
-    add_scheduling(p)
-    add_uncertainty(p)
-    p.add_argument("--log", metavar="FILE", help="write the event log, one JSON object a line")
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    p.set_defaults(run=run)
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """How a job ran; and its steady state without a plan and with one, and what that saves, if it ran in both."""
+
+    job: Job
+    run: JobRun
+    steady: tuple[Steady, Steady, Saving] | None
+    error: str
+
+    def row(self) -> dict[str, object]:
+        """Return all figures for JSON: bytes, nanoseconds, ratios; infinite ones as None."""
+        job, run = self.job, self.run
+        row: dict[str, object] = {"job": job.name, "arrive": job.arrival, "peak_load": job.trace.peak_load}
+        row |= {"launch": run.launch, "leave": run.leave, "iterations": len(run.end), "refused": run.refused}
+        if self.steady is not None:
+            before, after, saving = self.steady
+            row |= {"budget": self.budget, "peak": after.peak, "passive": sum(run.passive)}
+            row |= {"iteration_ns_unmanaged": before.ns, "iteration_ns": after.ns}
+            row |= {"bytes_out": run.out, "bytes_in": run.into, "waits": run.waits, **saving.row()}
+        return row | ({"error": self.error} if self.error else {})
+
+    def cells(self) -> list[str]:
+        """Return a row of the table."""
+        if self.steady is None:
+            why = "refused" if self.run.refused else "never ran"
+            return [self.job.name, human(self.job.trace.peak_load), why, *[""] * 8]
+        before, after, saving = self.steady
+        sizes = map(human, (self.job.trace.peak_load, self.budget, after.peak))
+        times = (human_ns(round(ns)) for ns in (self.run.launch - self.job.arrival, before.ns, after.ns))
+        return [self.job.name, *sizes, *times, str(sum(self.run.passive)), *cells(saving.row(), 2)]
+
+    @property
+    def budget(self) -> int:
+        """The most bytes that it might hold in its steady state."""
+        return max(self.run.budget[k] for k in self.steady[1].iterations) if self.steady else 0
 
 
-def add_times(p: Group) -> None:
-    """Add when jobs arrive and leave."""
-    p.add_argument(
-        "--arrive", default="0", metavar="T[,T]", help="when jobs arrive, in ns, us, ms or s; the last counts on"
-    )
-    p.add_argument(
-        "--iterations", default="20", metavar="N[,N]", help="after how many jobs leave (default: %(default)s)"
-    )
-    p.add_argument("--leave", metavar="T[,T]", help="when jobs leave, if that is earlier; - for never")
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """All jobs without a plan and with one; and iteration by iteration, where durations are uncertain."""
+
+    planner: str
+    machine: gpumem.Machine
+    capacity: int
+    jobs: list[_Ran]
+    before: Outcome
+    after: Outcome
+    whole: Saving
+    uncertainty: Uncertainty
+
+    @property
+    def iterations(self) -> list[IterationCost]:
+        """The way from the first plans, by estimates, to the steady state; empty where they are certain."""
+        return [] if self.uncertainty.certain else by_iteration(self.after, self.before)
+
+    def row(self) -> dict[str, object]:
+        """Return all figures for JSON."""
+        before, after = self.before, self.after
+        together = {"peak_unmanaged": before.peak, "peak": after.peak, "replans": len(after.replans)}
+        times = {"makespan_ns_unmanaged": makespan(before), "makespan_ns": makespan(after), **self.whole.row()}
+        row = {"planner": self.planner, "machine": self.machine.name, "capacity": self.capacity}
+        row |= {"jobs": [one.row() for one in self.jobs], "together": together | times}
+        if self.uncertainty.certain:
+            return row
+        return row | {"uncertainty": asdict(self.uncertainty), "iterations": [asdict(t) for t in self.iterations]}
+
+    def table(self) -> str:
+        """Return the figures as a table."""
+        from gpumem.jobs.waterwave import WAYS
+
+        runs = self.before, self.after
+        (held, peak), whole = (human(run.peak) for run in runs), (human_ns(makespan(run)) for run in runs)
+        last = ["together", held, "", peak, "", *whole, "", *cells(self.whole.row(), 2)]
+        limit = f"limit of {human(self.capacity)}"
+        saved = "of that peak" if self.planner in WAYS else "of the peaks added up"
+        told = f"`together`: the peaks of one moment, the time until the last job has left, the MSR {saved}."
+        parts = [
+            f"{len(self.jobs)} jobs by {self.planner} on {self.machine.name}, {limit}",
+            columns([HEAD, *(one.cells() for one in self.jobs), last]),
+            f"{told}\nPlans were made anew {len(self.after.replans)} times.",
+        ]
+        if turns := self.iterations:
+            shown = {k: turns[k - 1] for k in sorted({*SHOWN, len(turns)}) if k <= len(turns)}
+            extra = ["extra time", *(f"{turn.eor:.4f}" for turn in shown.values())]
+            passive = ["passive swap-ins", *(str(turn.passive) for turn in shown.values())]
+            table = columns([["iteration", *map(str, shown)], extra, passive])
+            parts.append(f"Of all jobs, by iteration:\n\n{table}")
+        return "\n\n".join(parts)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run jobs that arrive, share one GPU and leave, planned together; compare with the same jobs without a plan."""
-    from gpumem.jobs import Policy, by_iteration, simulate_jobs, unmanaged
+    from gpumem.jobs import Policy, simulate_jobs, unmanaged
+    from gpumem.jobs.waterwave import WAYS
 
     target = target_of(args)
     if args.half_duplex:
@@ -81,33 +134,47 @@ def run(args: argparse.Namespace) -> int:
     broken: dict[str, Exception] = {}
     uncertainty = uncertainty_of(args)
     run_together = scheduler(args, broken, uncertainty)
-    finite(args, "slowdown")
-    with Progress() as progress:
-        jobs = _jobs(args, target, progress)
+    with Progress():
+        jobs = _jobs(args, target)
         peaks = sum(job.trace.peak_load for job in jobs)
         capacity = target.available if args.limit is None else amount(args.limit, peaks, "--limit")
-        progress("running the jobs without a plan")
+        work.tell("running the jobs without a plan")
         before = simulate_jobs(
             jobs, target, max(peaks, 1), Policy(unmanaged), slowdown=args.slowdown, uncertainty=uncertainty
         )
-        after = run_together(jobs, target, capacity, progress)
-    row = _figures(args.planner, jobs, target, capacity, before, after)
-    if not uncertainty.certain:
-        row |= {"uncertainty": asdict(uncertainty), "iterations": [asdict(t) for t in by_iteration(after, before)]}
-    for one, mine in zip(jobs, row["jobs"]):
-        mine |= {"error": failure(broken[one.trace.name])} if one.trace.name in broken else {}
+        after = run_together(jobs, target, capacity)
+    whole, ran = _compared(jobs, before, after, broken)
+    if args.planner in WAYS:  # they hold their peaks in turn
+        held = sum(before[one.job.name].peak[0] for one in ran if one.steady)
+        whole = replace(whole, msr=1 - after.peak / held if held else 0.0)
+    found = _Together(args.planner, target, capacity, ran, before, after, whole, uncertainty)
     if args.log is not None:
         io.write_text(args.log, "".join(json.dumps(asdict(event)) + "\n" for event in after.log))
-    print(json.dumps(row) if args.json else "\n\n".join([_table(row), *_settling(row)]))
+    print(json.dumps(found.row()) if args.json else found.table())
     for job in after.jobs:
         if job.refused:
-            least = f"the limit is {report.human(capacity)}, its plan got down to {report.human(job.refused)}"
+            least = f"the limit is {human(capacity)}, its plan got down to {human(job.refused)}"
             lower = "planners that wait for copies get lower (--planner heuristic)"
             complain(f"job {job.name}: refused: {least}; {lower}")
     return 1 if broken else 3 if any(job.refused for job in after.jobs) else 0
 
 
-def _jobs(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> list[Job]:
+def _compared(
+    jobs: Sequence[Job], before: Outcome, after: Outcome, broken: Mapping[str, Exception]
+) -> tuple[Saving, list[_Ran]]:
+    """What is saved of all together, and how each job ran."""
+    whole, each = savings(after, before)
+    unmanaged, planned, ran = steady(before), steady(after), []
+    for job in jobs:
+        one, error = after[job.name], broken.get(job.trace.name)
+        both = None
+        if job.name in each and one.end:
+            both = unmanaged[job.name], planned[job.name], each[job.name]
+        ran.append(_Ran(job, one, both, "" if error is None else failure(error)))
+    return whole, ran
+
+
+def _jobs(args: argparse.Namespace, machine: gpumem.Machine) -> list[Job]:
     """A job for each file, named after it."""
     from gpumem.jobs import Job
     from gpumem.trace.lifetimes import released
@@ -121,7 +188,7 @@ def _jobs(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress)
     ratio = each(args.ratio or "1", count, "--ratio", _part)
     for k, file in enumerate(args.file):
         if file not in known:
-            trace = read_with_ops(source_of(file), machine, progress)
+            trace = read_with_ops(source_of(file), machine)
             known[file] = released(trace) if args.activity else trace
         same = args.file[:k].count(file)
         name = known[file].name + (f"#{same + 1}" if same else "")
@@ -141,65 +208,58 @@ def _part(text: str, what: str) -> float:
     return value
 
 
-def _figures(
-    planner: str, jobs: Sequence[Job], machine: gpumem.Machine, capacity: int, before: Outcome, after: Outcome
-) -> dict[str, Any]:
-    """Return all figures: bytes, nanoseconds, ratios; infinite ones as None."""
-    from gpumem.jobs import makespan, savings, steady
-    from gpumem.jobs.waterwave import WAYS
-
-    whole, each = savings(after, before)
-    if planner in WAYS:  # they hold their peaks in turn
-        held = sum(before[name].peak[0] for name in each if before[name].peak)
-        whole = replace(whole, msr=1 - after.peak / held if held else 0.0)
-    unmanaged, planned = steady(before), steady(after)
-    rows = []
-    for job in jobs:
-        one = after[job.name]
-        row: dict[str, Any] = {"job": job.name, "arrive": job.arrival, "peak_load": job.trace.peak_load}
-        row |= {"launch": one.launch, "leave": one.leave, "iterations": len(one.end), "refused": one.refused}
-        if job.name in each and one.end:
-            budget = max(one.budget[k] for k in planned[job.name].iterations)
-            row |= {"budget": budget, "peak": planned[job.name].peak, "passive": sum(one.passive)}
-            row |= {"iteration_ns_unmanaged": unmanaged[job.name].ns, "iteration_ns": planned[job.name].ns}
-            row |= {"bytes_out": one.out, "bytes_in": one.into, "waits": one.waits, **each[job.name].row()}
-        rows.append(row)
-    together: dict[str, Any] = {"peak_unmanaged": before.peak, "peak": after.peak, "replans": len(after.replans)}
-    together |= {"makespan_ns_unmanaged": makespan(before), "makespan_ns": makespan(after), **whole.row()}
-    return {"planner": planner, "machine": machine.name, "capacity": capacity, "jobs": rows, "together": together}
-
-
-def _settling(row: dict[str, Any]) -> list[str]:
-    """The way from the first plans, by estimates, to the steady state, where durations are uncertain."""
-    turns = row.get("iterations")
-    if not turns:
-        return []
-    shown = sorted({k for k in (*SHOWN, len(turns)) if k <= len(turns)})
-    lines = [["iteration", *map(str, shown)]]
-    lines.append(["extra time", *(f"{turns[k - 1]['eor']:.4f}" for k in shown)])
-    lines.append(["passive swap-ins", *(str(turns[k - 1]["passive"]) for k in shown)])
-    return [f"Of all jobs, by iteration:\n\n{report.columns(lines)}"]
-
-
-def _table(row: dict[str, Any]) -> str:
-    from gpumem.jobs.waterwave import WAYS
-
-    head = ["job", "peak load", "budget", "peak", "waited", "unmanaged", "iteration", "passive", "MSR", "EOR", "CBR"]
-    lines = [head]
-    for r in row["jobs"]:
-        if "peak" not in r:
-            why = "refused" if r["refused"] else "never ran"
-            lines.append([r["job"], report.human(r["peak_load"]), why, *[""] * 8])
-            continue
-        sizes = [report.human(r[key]) for key in ("peak_load", "budget", "peak")]
-        waited = r["launch"] - r["arrive"]
-        times = [report.human_ns(round(ns)) for ns in (waited, r["iteration_ns_unmanaged"], r["iteration_ns"])]
-        lines.append([r["job"], *sizes, *times, str(r["passive"]), *cells(r, 2)])
-    t = row["together"]
-    whole = [report.human_ns(t[key]) for key in ("makespan_ns_unmanaged", "makespan_ns")]
-    before, after = (report.human(t[key]) for key in ("peak_unmanaged", "peak"))
-    lines.append(["together", before, "", after, "", *whole, "", *cells(t, 2)])
-    about = f"{len(row['jobs'])} jobs by {row['planner']} on {row['machine']}, limit of {report.human(row['capacity'])}"
-    saved = "of that peak" if row["planner"] in WAYS else "of the peaks added up"
-    told = f"`together`: the peaks of one moment, the time until the last job has left, the MSR {saved}."
-    return f"{about}\n\n{report.columns(lines)}\n\n{told}\nPlans were made anew {t['replans']} times."
+COMMAND = Command(
+    "jobs",
+    run,
+    "run several jobs on one GPU, simulated",
+    (
+        option("file", nargs="+", metavar="FILE", help=f"{FILE}; one job each"),
+        Section(
+            "what to plan for",
+            (
+                option(
+                    "--limit",
+                    metavar="SIZE",
+                    help=f"what all jobs may hold: {SIZE}, added up (default: what the machine has available)",
+                ),
+                *machine_flags("rtx2080ti"),
+                option(
+                    "--slowdown",
+                    read=finite,
+                    default=1.0,
+                    metavar="S",
+                    help="of k kernels at once each runs at 1 / (1 + S (k - 1)): 1 shares the GPU, 0 lets all run at "
+                    "full speed (default: %(default)s)",
+                ),
+            ),
+        ),
+        Section(
+            "when jobs come and go",
+            (
+                option(
+                    "--arrive",
+                    default="0",
+                    metavar="T[,T]",
+                    help="when jobs arrive, in ns, us, ms or s; the last counts on",
+                ),
+                option(
+                    "--iterations",
+                    default="20",
+                    metavar="N[,N]",
+                    help="after how many jobs leave (default: %(default)s)",
+                ),
+                option("--leave", metavar="T[,T]", help="when jobs leave, if that is earlier; - for never"),
+            ),
+        ),
+        *SCHEDULING,
+        uncertainty_flags(),
+        option("--log", metavar="FILE", help="write the event log, one JSON object a line"),
+        option("--json", action="store_true", help="print one JSON object"),
+    ),
+    (
+        "gpumem jobs vgg16 resnet18 --limit 70%",
+        "gpumem jobs mlp3 mlp3 --arrive 0,5ms --planner heuristic",
+        "gpumem jobs vgg16 vgg16 --limit 70% --planner waterwave",
+        "gpumem jobs vgg16 --limit 80% --spread 0.5 --noise 0.05 --replan windows",
+    ),
+)

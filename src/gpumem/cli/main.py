@@ -60,7 +60,7 @@ def parser() -> Parser:
     commands = whole.add_subparsers(title="commands", dest="word", metavar="COMMAND", parser_class=Parser)
     commands.required = True
     for command in (fit, capture, measure, plan, swap, bound, pool, jobs, run, info, doctor):
-        command.add(commands)
+        command.COMMAND.add(commands)
     return whole
 
 

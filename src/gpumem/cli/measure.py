@@ -4,45 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from gpumem.base import work
 from gpumem.base.units import human_ns
-from gpumem.cli.common.args import check_file, one_word
-from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.args import check_file
+from gpumem.cli.common.parser import Command, at_least, option, word
 from gpumem.cli.common.progress import Progress
 from gpumem.cli.common.workloads import as_script
 
 if TYPE_CHECKING:
     from gpumem.execute.latency import LatencyTable, Measurement
     from gpumem.torch.step.workload import Make
-    from gpumem.trace import Trace
 
 DEVICES = ("cpu", "cuda")
 NET = "FILE.py:make, FILE.py with a dict NETS of such functions, or a net of the zoo, as vgg11_cifar_b8"
-
-
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "measure",
-        help="measure how long the ops of PyTorch training steps take",
-        description=run.__doc__,
-        examples=[
-            "gpumem measure --ops table.jsonl.gz train.py:make vgg11_cifar_b8 mlp3_b32_adam",
-            "gpumem measure --ops table.jsonl.gz nets.py --device cuda",
-            "gpumem plan mine.json.gz --limit 70% --measured table.jsonl.gz",
-        ],
-    )
-    p.add_argument("nets", nargs="+", metavar="NET", help=f"{NET} (python -m gpumem.torch.zoo --list)")
-    p.add_argument("--ops", required=True, metavar="TABLE", help="the table to write: .jsonl or .jsonl.gz")
-    p.add_argument("--device", default="cpu", metavar="cpu|cuda", help="where the steps run (default: %(default)s)")
-    p.add_argument("--iterations", type=int, default=11, metavar="N", help="that count (default: %(default)s)")
-    p.add_argument("--warmup", type=int, default=3, metavar="N", help="that go before (default: %(default)s)")
-    p.add_argument("--threads", type=int, default=1, metavar="N", help="of PyTorch on the host (default: %(default)s)")
-    p.add_argument("--json", action="store_true", help="print the summary as one JSON object")
-    p.set_defaults(run=run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +37,17 @@ class Row:
 def run(args: argparse.Namespace) -> int:
     """Train nets for some iterations on the device at hand; write how long each op took, and how fast the device is."""
     check_file(args.ops, (".jsonl", ".jsonl.gz"), "--ops")
-    one_word(args, "device", DEVICES)
-    if args.threads < 1:
-        raise ValueError(f"--threads: {args.threads} is below 1")
-    with Progress() as progress, as_script(args.nets):
-        progress("loading")
-        table, rows = _measured(args, progress)
+    with Progress(), as_script(args.nets):
+        work.tell("loading")
+        table, rows = _measured(args)
     from gpumem.execute.latency import write_table
 
     write_table(args.ops, table)
-    print(json.dumps(_told(args.ops, table, rows)) if args.json else _text(args.ops, table, rows))
+    print(_told(args, table, rows))
     return 0
 
 
-def _measured(args: argparse.Namespace, progress: Progress) -> tuple[LatencyTable, list[Row]]:
+def _measured(args: argparse.Namespace) -> tuple[LatencyTable, list[Row]]:
     try:
         from gpumem.torch import measure, rates
         from gpumem.torch.measure import threads
@@ -86,11 +61,11 @@ def _measured(args: argparse.Namespace, progress: Progress) -> tuple[LatencyTabl
     with threads(args.threads):
         machine = rates(args.device)
         for k, (name, make) in enumerate(nets.items()):
-            progress(f"{k + 1} of {len(nets)}: {name}")
-            how = {"iterations": args.iterations, "warmup": args.warmup}
-            step = measure(make, args.device, name=name, **how)
+            work.tell(f"{k + 1} of {len(nets)}: {name}")
+            step = measure(make, args.device, name=name, iterations=args.iterations, warmup=args.warmup)
             ops += table_rows(step.trace, name)
-            rows.append(_row(name, step.trace, step.iteration_ns))
+            ns = step.iteration_ns, int(step.trace.ops.duration.sum())
+            rows.append(Row(name, step.trace.n, len({*step.trace.ops.name}), *ns))
     iterations = {row.net: row.iteration_ns for row in rows}
     return LatencyTable(tuple(ops), _source(args), machine, iterations), rows
 
@@ -100,16 +75,12 @@ def _nets(words: list[str], device: str) -> Iterator[tuple[str, Make]]:
     from gpumem.torch import load_nets
     from gpumem.torch.zoo import recipe
 
-    for word in words:
-        if ".py" in word or "/" in word:
-            yield from load_nets(word, device).items()
+    for net in words:
+        if ".py" in net or "/" in net:
+            yield from load_nets(net, device).items()
         else:
-            found = recipe(word)
+            found = recipe(net)
             yield found.name, found.make
-
-
-def _row(net: str, trace: Trace, alone: int) -> Row:
-    return Row(net, trace.n, len({*trace.ops.name}), alone, int(trace.ops.duration.sum()))
 
 
 def _source(args: argparse.Namespace) -> str:
@@ -121,29 +92,46 @@ def _source(args: argparse.Namespace) -> str:
     return "; ".join([*lines, f"torch {torch.__version__}", f"{args.threads} thread{'s' * (args.threads > 1)}"])
 
 
-def _told(path: str, table: LatencyTable, rows: list[Row]) -> Mapping[str, object]:
-    machine = table.machine
+def _told(args: argparse.Namespace, table: LatencyTable, rows: list[Row]) -> str:
+    """Say what was measured, as JSON or for people."""
+    machine, count, types = table.machine, len(table.rows), len({row.sample.name for row in table.rows})
     assert machine is not None
-    known = {what: getattr(machine, what) for what in ("name", "flops", "bandwidth", "launch_ns")}
-    types = len({row.sample.name for row in table.rows})
-    return {"file": path, **known, "rows": len(table.rows), "types": types, "nets": [asdict(row) for row in rows]}
-
-
-def _text(path: str, table: LatencyTable, rows: list[Row]) -> str:
-    machine = table.machine
-    assert machine is not None
+    if args.json:
+        known = {what: getattr(machine, what) for what in ("name", "flops", "bandwidth", "launch_ns")}
+        nets = [asdict(row) for row in rows]
+        return json.dumps({"file": args.ops, **known, "rows": count, "types": types, "nets": nets})
     wide = max(len("net"), *(len(row.net) for row in rows)) + 2
-    each = [
-        f"{row.net:<{wide}}{row.ops:>7}{row.types:>8}{human_ns(row.iteration_ns):>14}{human_ns(row.sum_ns):>14}"
-        for row in rows
+    cells = [
+        ("net", "ops", "types", "iteration", "sum of ops"),
+        *((row.net, row.ops, row.types, human_ns(row.iteration_ns), human_ns(row.sum_ns)) for row in rows),
     ]
-    types = len({row.sample.name for row in table.rows})
     rates = f"{machine.flops / 1e9:.4g} Gflop/s, {machine.bandwidth / 1e9:.4g} GB/s, {machine.launch_ns:.0f} ns an op"
     return "\n".join(
         [
             f"{machine.name}: {rates}",
-            f"{'net':<{wide}}{'ops':>7}{'types':>8}{'iteration':>14}{'sum of ops':>14}",
-            *each,
-            f"{len(table.rows)} distinct ops of {types} types; in {path}",
+            *(f"{net:<{wide}}{ops:>7}{kinds:>8}{alone:>14}{ns:>14}" for net, ops, kinds, alone, ns in cells),
+            f"{count} distinct ops of {types} types; in {args.ops}",
         ]
     )
+
+
+USUAL = "(default: %(default)s)"
+COMMAND = Command(
+    "measure",
+    run,
+    "measure how long the ops of PyTorch training steps take",
+    (
+        option("nets", nargs="+", metavar="NET", help=f"{NET} (python -m gpumem.torch.zoo --list)"),
+        option("--ops", required=True, metavar="TABLE", help="the table to write: .jsonl or .jsonl.gz"),
+        option("--device", read=word(DEVICES), default="cpu", metavar="cpu|cuda", help=f"where the steps run {USUAL}"),
+        option("--iterations", type=int, default=11, metavar="N", help=f"that count {USUAL}"),
+        option("--warmup", type=int, default=3, metavar="N", help=f"that go before {USUAL}"),
+        option("--threads", read=at_least(1), default=1, metavar="N", help=f"of PyTorch on the host {USUAL}"),
+        option("--json", action="store_true", help="print the summary as one JSON object"),
+    ),
+    (
+        "gpumem measure --ops table.jsonl.gz train.py:make vgg11_cifar_b8 mlp3_b32_adam",
+        "gpumem measure --ops table.jsonl.gz nets.py --device cuda",
+        "gpumem plan mine.json.gz --limit 70% --measured table.jsonl.gz",
+    ),
+)

@@ -6,43 +6,41 @@ import argparse
 import json
 
 from gpumem.cli.common.args import check_folder, out_folder, target_of
-from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
-from gpumem.cli.common.parser import Commands
-from gpumem.cli.common.planning import add_options, make
+from gpumem.cli.common.files import FILE, read_with_ops, source_of, workspaces_flag
+from gpumem.cli.common.parser import Command, option
+from gpumem.cli.common.planning import make, plan_flags
 from gpumem.cli.common.progress import Progress
-from gpumem.cli.common.uncertainty import add_uncertainty
-
-
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "plan",
-        help="plan swaps and a placement for a memory limit",
-        description=run.__doc__,
-        examples=[
-            "gpumem plan --limit 70%",
-            "gpumem plan mine.json.gz --limit 8GiB --machine rtx2080ti --out planned",
-            "gpumem plan vgg16 --load-limit 50% --planner search --seconds 10",
-        ],
-    )
-    p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
-    add_options(p)
-    add_uncertainty(p, seed=False)
-    add_workspaces(p)
-    p.add_argument("--out", metavar="DIR", help="write plan, rewritten trace, timeline and pictures there")
-    p.add_argument("--json", action="store_true", help="print the table as one JSON object")
-    p.set_defaults(run=run)
+from gpumem.cli.common.uncertainty import uncertainty_flags
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan swaps and a placement, simulate the iteration with and without them, check, and report."""
     check_folder(args.out)
     target, source = target_of(args), source_of(args.file)
-    with Progress() as progress:
-        planned = make(read_with_ops(source, target, progress, args.workspaces), target, args, progress)
+    with Progress():
+        planned = make(read_with_ops(source, target, args.workspaces), target, args)
     if args.out is not None:
         with out_folder(args.out) as folder:
             planned.write(folder, source.name)
-    report = planned.report()
-    print(json.dumps(report.row()) if args.json else report.table())
+    print(json.dumps(planned.row()) if args.json else planned.table())
     return 0
+
+
+COMMAND = Command(
+    "plan",
+    run,
+    "plan swaps and a placement for a memory limit",
+    (
+        option("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)"),
+        *plan_flags(),
+        uncertainty_flags(seed=False),
+        workspaces_flag(),
+        option("--out", metavar="DIR", help="write plan, rewritten trace, timeline and pictures there"),
+        option("--json", action="store_true", help="print the table as one JSON object"),
+    ),
+    (
+        "gpumem plan --limit 70%",
+        "gpumem plan mine.json.gz --limit 8GiB --machine rtx2080ti --out planned",
+        "gpumem plan vgg16 --load-limit 50% --planner search --seconds 10",
+    ),
+)

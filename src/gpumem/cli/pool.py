@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import gpumem
@@ -12,40 +13,36 @@ from gpumem.base import work
 from gpumem.base.names import chosen
 from gpumem.base.units import amount, exact
 from gpumem.cli.common.args import check_file
-from gpumem.cli.common.files import FILE, add_workspaces, source_of, with_workspaces
-from gpumem.cli.common.parser import Commands
-from gpumem.cli.common.planning import add_search, own_options
+from gpumem.cli.common.files import FILE, source_of, with_workspaces, workspaces_flag
+from gpumem.cli.common.parser import Command, option
+from gpumem.cli.common.planning import own_options, search_flags
 from gpumem.cli.common.progress import Progress, complain
 
 
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "pool",
-        help="place buffers, without swapping",
-        description=run.__doc__,
-        examples=[
-            "gpumem pool vgg16 resnet18 --planner all",
-            "gpumem pool instance.csv --planner search --out placed.csv",
-        ],
-    )
-    p.add_argument("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV")
-    p.add_argument("--planner", default="best-fit", metavar="NAME[,NAME]|all", help="default: %(default)s")
-    p.add_argument("--allocator", metavar="NAME[,NAME]|all", help="replay through online allocators as well")
-    add_search(p)
-    add_workspaces(p)
-    p.add_argument(
-        "--capacity",
-        metavar="SIZE",
-        help="bytes the pool may have: planners that search go on for it, 30 s if --seconds or --effort do not say"
-        " otherwise; exit status 3 if some file fits with no planner",
-    )
-    p.add_argument(
-        "--alignment", type=int, metavar="N", help="of offsets, in bytes (default: 256, 1 for bare instances)"
-    )
-    p.add_argument("--out", metavar="FILE", help="write the best placement: a .csv with offsets or a .json[.gz] trace")
-    p.add_argument("--json", action="store_true", help="print a list of rows")
-    p.set_defaults(run=run)
+@dataclass(frozen=True, slots=True)
+class FileFootprint:
+    """What a planner takes for the trace of a file, and whether that is within the capacity."""
+
+    file: str
+    footprint: pipeline.Footprint
+    feasible: bool
+
+    def row(self) -> dict[str, object]:
+        """Return all figures for JSON."""
+        return {"file": self.file, **self.footprint.row(), "feasible": self.feasible}
+
+    def line(self) -> str:
+        """Return a line of the table."""
+        f = self.footprint
+        least = "optimal" if f.optimal else f"{f.bound / f.peak_load if f.peak_load else 1:.4f}"
+        sizes = f"{f.name:>10}{f.buffers:>9}{f.peak_load:>14}{f.size:>14}{f.ratio:>9.4f}"
+        return f"{self.file[-31:]:32}{sizes}{least:>9}{f.seconds:>10.4f}{'yes' if self.feasible else 'no':>6}"
+
+
+HEAD = (
+    f"{'file':32}{'planner':>10}{'buffers':>9}{'peak load':>14}{'footprint':>14}{'ratio':>9}{'bound':>9}{'seconds':>10}"
+    f"{'fits':>6}"
+)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,10 +52,10 @@ def run(args: argparse.Namespace) -> int:
     planners = chosen(args.planner, pool.PLANNERS, "--planner")
     allocators = {} if args.allocator is None else chosen(args.allocator, pool.ALLOCATORS, "--allocator")
     options = own_options(args, planners)
-    rows = []
+    rows: list[FileFootprint] = []
     with Progress() as progress:
         for path in progress.over(args.file):
-            progress(f"placing {path}")
+            work.tell(f"placing {path}")
             trace = with_workspaces(io.load(source_of(path)).trace, args.workspaces)
             capacity = None if args.capacity is None else amount(args.capacity, trace.peak_load, "--capacity")
             goal = {} if capacity is None else {"target": capacity}
@@ -72,10 +69,9 @@ def run(args: argparse.Namespace) -> int:
                 complain(f"{path}: no placement fits {exact(capacity)}, the lowest takes {exact(best.height)}; {end}")
             elif args.out:
                 _write(args.out, source_of(path).name, trace, best, capacity)
-            rows += [{"file": path, **f.row(), "feasible": capacity is None or f.size <= capacity} for f in found]
-    print(json.dumps(rows) if args.json else _table(rows))
-    fitting = {row["file"] for row in rows if row["feasible"]}
-    return 0 if fitting.issuperset(args.file) else 3
+            rows += [FileFootprint(path, f, capacity is None or f.size <= capacity) for f in found]
+    print(json.dumps([row.row() for row in rows]) if args.json else "\n".join([HEAD, *(row.line() for row in rows)]))
+    return 0 if {row.file for row in rows if row.feasible}.issuperset(args.file) else 3
 
 
 def _check_out(out: str, files: int) -> None:
@@ -89,12 +85,28 @@ def _write(out: str, source: str, trace: gpumem.Trace, placement: gpumem.Placeme
     io.write(out, trace, placement, source=source, **({} if out.endswith(".csv") else ops))
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
-    columns = ("planner", "buffers", "peak load", "footprint", "ratio", "bound", "seconds", "fits")
-    lines = ["{:32}{:>10}{:>9}{:>14}{:>14}{:>9}{:>9}{:>10}{:>6}".format("file", *columns)]
-    for r in rows:
-        cells = [r[key] for key in ("planner", "buffers", "peak_load", "footprint", "ratio")]
-        least = "optimal" if r["optimal"] else f"{r['bound'] / r['peak_load'] if r['peak_load'] else 1:.4f}"
-        cells += [least, r["seconds"], "yes" if r["feasible"] else "no"]
-        lines.append("{:32}{:>10}{:>9}{:>14}{:>14}{:>9.4f}{:>9}{:>10.4f}{:>6}".format(r["file"][-31:], *cells))
-    return "\n".join(lines)
+COMMAND = Command(
+    "pool",
+    run,
+    "place buffers, without swapping",
+    (
+        option("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV"),
+        option("--planner", default="best-fit", metavar="NAME[,NAME]|all", help="default: %(default)s"),
+        option("--allocator", metavar="NAME[,NAME]|all", help="replay through online allocators as well"),
+        *search_flags(),
+        workspaces_flag(),
+        option(
+            "--capacity",
+            metavar="SIZE",
+            help="bytes the pool may have: planners that search go on for it, 30 s if --seconds or --effort do not say"
+            " otherwise; exit status 3 if some file fits with no planner",
+        ),
+        option("--alignment", type=int, metavar="N", help="of offsets, in bytes (default: 256, 1 for bare instances)"),
+        option("--out", metavar="FILE", help="write the best placement: a .csv with offsets or a .json[.gz] trace"),
+        option("--json", action="store_true", help="print a list of rows"),
+    ),
+    (
+        "gpumem pool vgg16 resnet18 --planner all",
+        "gpumem pool instance.csv --planner search --out placed.csv",
+    ),
+)

@@ -13,10 +13,11 @@ import numpy as np
 
 import gpumem
 from gpumem import execute, io, runtime
+from gpumem.base import work
 from gpumem.base.errors import Infeasible
 from gpumem.base.units import amount
 from gpumem.cli.common.files import source_of
-from gpumem.cli.common.parser import Group
+from gpumem.cli.common.parser import option
 from gpumem.cli.common.planners import planners_asked
 from gpumem.cli.common.planning import own_options
 from gpumem.cli.common.progress import Progress, complain, tell
@@ -31,34 +32,41 @@ NOT_LIVE = {"graph": False, "ranges": False, "pool": None, "load_limit": None, "
 State = dict[int, Any]
 
 
-def add(where: Group) -> None:
-    """Add the options of a program that knows nothing of plans."""
-    told = "play it as a program that knows nothing of plans: on demand, then by a plan for what it repeats"
-    where.add_argument("--live", action="store_true", help=told)
-    beside = "with --live: plan beside the program, which goes on meanwhile (default: it waits for its plan)"
-    where.add_argument("--background", action="store_true", help=beside)
+OPTIONS = (
+    option(
+        "--live",
+        action="store_true",
+        help="play it as a program that knows nothing of plans: on demand, then by a plan for what it repeats",
+    ),
+    option(
+        "--background",
+        action="store_true",
+        help="with --live: plan beside the program, which goes on meanwhile (default: it waits for its plan)",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
-    """Where a program is played: a new world, the library of kernels, where to get arrays that are no blocks."""
+class Platform:
+    """Platform something runs: its name, its library of kernels, and a new environment for a program without a plan."""
 
     name: str
-    world: Callable[[], Any]
     library: Any
+    environment: Callable[[], Any]
     cuda: bool
 
     @classmethod
-    def of(cls, device: str) -> _Room:
+    def of(cls, device: str) -> Platform:
+        """Return a device by its name, `cuda` or `emulate`."""
         if device == "cuda":
             from gpumem.execute.cuda import devices
             from gpumem.kernels import device as kernels
             from gpumem.runtime.devices.on_streams import OnStreams
 
-            return cls(devices()[0], OnStreams, kernels, True)
+            return cls(devices()[0], kernels, OnStreams, True)
         from gpumem.kernels import reference
 
-        return cls("the emulator", runtime.InMemory, reference, False)
+        return cls("the emulator", reference, runtime.InMemory, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,59 +82,61 @@ class _Program:
 
 def run(args: argparse.Namespace, device: str, machine: gpumem.Machine) -> int:
     """Play a model, or a trace with generic ops, natively and within a limit; compare the results bit for bit."""
-    for option, usual in NOT_LIVE.items():
-        if getattr(args, option) != usual:
-            raise ValueError(f"--{option.replace('_', '-')}: of no use to --live, which knows no plan beforehand")
+    for name, usual in NOT_LIVE.items():
+        if getattr(args, name) != usual:
+            raise ValueError(f"--{name.replace('_', '-')}: of no use to --live, which knows no plan beforehand")
     asked = planners_asked(args)
     planners, own = [*asked], own_options(args, asked, more=("seed", "seconds"))
-    room = _Room.of(device)
-    with Progress() as progress:
-        program = _model(args, room) if args.model in models.MODELS else _trace(args, room, progress)
+    where = Platform.of(device)
+    with Progress():
+        program = _model(args, where) if args.model in models.MODELS else _trace(args, where)
         clock = runtime.OnClock(_of_units(machine, program.unit))
         limit = amount(args.limit, program.trace.peak_load * program.unit, "--limit") // program.unit
         _check_limit(program.trace, limit)
-        progress("running natively")
-        native = _play(program, room, runtime.Adaptive(room.world(), 2**60, planner="on-demand"), args.iterations)
-        progress("running within the limit")
+        work.tell("running natively")
+        native = _play(
+            program, where, runtime.Adaptive(where.environment(), 2**60, planner="on-demand"), args.iterations
+        )
+        work.tell("running within the limit")
         seconds = own.pop("seconds", SECONDS)
         limited = runtime.Adaptive(
-            runtime.Clocked(room.world(), clock),
+            runtime.Clocked(where.environment(), clock),
             limit,
             planner=planners,
             seconds=seconds,
             wait=not args.background,
             options={**USUAL, **own},
         )
-        within = _play(program, room, limited, args.iterations)
-    row = _row(args, program, room, planners, native, within)
-    print(json.dumps(row) if args.json else _table(row, within.report.notes))
-    if row["differing"]:
+        within = _play(program, where, limited, args.iterations)
+    found = _Compared(where.name, args.machine, args.iterations, planners, program, native, within)
+    print(json.dumps(found.row()) if args.json else found.table())
+    if found.differing:
         complain("the run within the limit left other bytes than the native one: please report this")
-    return 1 if row["differing"] else 0
+    return 1 if found.differing else 0
 
 
-def _model(args: argparse.Namespace, room: _Room) -> _Program:
+def _model(args: argparse.Namespace, where: Platform) -> _Program:
     model = models.MODELS[args.model](**({} if args.batch is None else {"batch": args.batch}))
     names = {i: name for name, i in model.names.items()}
-    return _Program(model.trace, lambda: model.launch(room.library), model.state, names, 1)
+    return _Program(model.trace, lambda: model.launch(where.library), model.state, names, 1)
 
 
-def recorded(args: argparse.Namespace, progress: Progress) -> gpumem.Trace:
+def recorded(args: argparse.Namespace) -> gpumem.Trace:
     """Read the trace that is to run."""
     source = source_of(args.model, models.MODELS)
     if args.batch is not None:
         raise ValueError(f"--batch: {args.model} is a trace, its batch is what was recorded")
-    progress(f"reading {args.model}")
+    work.tell(f"reading {args.model}")
     trace = io.load(source).trace
     if not len(trace.ops):
         raise ValueError(f"{args.model}: a bare instance has no ops to run")
     return trace
 
 
-def _trace(args: argparse.Namespace, room: _Room, progress: Progress) -> _Program:
+def _trace(args: argparse.Namespace, where: Platform) -> _Program:
     """A trace file with generic ops; on the emulator a byte stands for each unit of alignment."""
-    trace, unit, library = recorded(args, progress), 1, room.library
-    if not room.cuda:
+    trace, unit, library = recorded(args), 1, where.library
+    if not where.cuda:
         tell(f"a byte stands for {args.alignment} here, and is copied in the time of as many")
         unit, library = args.alignment, None
         trace = execute.in_units(trace, unit)
@@ -163,9 +173,9 @@ class _Played:
         return max((row.peak for row in self.report.iterations), default=0)
 
 
-def _play(program: _Program, room: _Room, device: runtime.Adaptive, iterations: int) -> _Played:
+def _play(program: _Program, where: Platform, device: runtime.Adaptive, iterations: int) -> _Played:
     world: Any = getattr(device.world, "world", device.world)
-    outside = OverArrays(world.scratch) if room.cuda else None
+    outside = OverArrays(world.scratch) if where.cuda else None
     state = program.state()
     with device:
         player = TracePlayer.of(program.trace, program.launch(), device, outside)
@@ -177,78 +187,120 @@ def _play(program: _Program, room: _Room, device: runtime.Adaptive, iterations: 
     return _Played(state, report, spent(log, [row.ops for row in report.iterations]))
 
 
-def _row(
-    args: argparse.Namespace, program: _Program, room: _Room, planners: list[str], native: _Played, within: _Played
-) -> dict[str, Any]:
-    """All figures: bytes, nanoseconds, overheads as fractions."""
-    unit, report = program.unit, within.report
-    same = {of: bool((native.state[of] == within.state[of]).all()) for of in program.names}
-    rows = [
-        {**asdict(row), "ns": took, "alone_ns": alone, "overhead": took / alone - 1 if alone else None}
-        for row, (took, alone) in zip(report.iterations, within.times)
-    ]
-    for row in rows:
-        del row["seconds"], row["again"]
-        row |= {name: row[name] * unit for name in ("peak", "moved_out", "moved_in")}
-    return {
-        "trace": program.trace.name,
-        "ops": program.trace.n,
-        "device": room.name,
-        "machine": args.machine,
-        "iterations": args.iterations,
-        "limit": report.limit * unit,
-        "planners": planners,
-        "peak_native": native.peak * unit,
-        "peak": within.peak * unit,
-        "found": report.trace is not None,
-        "plan": None if report.plan is None else repr(report.plan),
-        "planned_peak": report.planned_peak * unit,
-        "planned_from": next((row["number"] for row in rows if row["state"] == "planned"), None),
-        "identical": all(same.values()),
-        "compared": len(same),
-        "differing": [program.names[of] for of, alike in same.items() if not alike],
-        "rows": rows,
-    }
+@dataclass(frozen=True, slots=True)
+class _Iteration:
+    """An iteration within the limit: what the device tells of it, in bytes, and its nanoseconds; its ops' own."""
+
+    ledger: runtime.Iteration
+    ns: int
+    alone_ns: int
+
+    @property
+    def overhead(self) -> float | None:
+        """How much longer it took than its ops alone."""
+        return self.ns / self.alone_ns - 1 if self.alone_ns else None
+
+    def row(self) -> dict[str, object]:
+        """Return all figures for JSON."""
+        known = {name: value for name, value in asdict(self.ledger).items() if name not in ("seconds", "again")}
+        return {**known, "ns": self.ns, "alone_ns": self.alone_ns, "overhead": self.overhead}
+
+    def cells(self) -> list[str]:
+        """Return what the table shows of it beside its number: those that agree in it are one line."""
+        x, cost = self.ledger, "-" if self.overhead is None else percent(self.overhead)
+        moved = [human(n) for n in (x.peak, x.moved_out, x.moved_in)]
+        return [x.state, str(x.ops), *moved, str(x.misses), str(x.evictions), human_ns(self.ns), cost]
 
 
-def _table(row: dict[str, Any], notes: tuple[str, ...]) -> str:
-    what = f"{row['trace']}: {row['ops']} ops on {row['device']}, {row['iterations']} iterations"
-    goal = f"within {human(row['limit'])}, times by {row['machine']}; natively it holds {human(row['peak_native'])}"
-    head = ["iteration", "state", "ops", "peak", "out", "back", "misses", "evicted", "time", "overhead"]
-    groups = [[*alike] for _, alike in groupby(row["rows"], lambda x: (_cells(x), x["deviation"]))]
-    cells = [[_which(alike), *_cells(alike[0])] for alike in groups]
-    same = "bit-identical" if row["identical"] else "DIFFER: " + ", ".join(row["differing"])
-    return "\n".join(
-        [
-            f"{what} {goal}",
-            "",
-            columns([head, *cells]),
-            "",
-            *(f"iteration {_which(x)} left the plan: {x[0]['deviation']}" for x in groups if x[0]["deviation"]),
-            f"{'plan':19}{_planned(row)}",
-            *(f"{'':19}{note}" for note in notes),
-            f"{'state afterwards':19}{same} ({row['compared']} buffers)",
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """What came of a program natively and within a limit."""
+
+    device: str
+    machine: str
+    count: int
+    planners: list[str]
+    program: _Program
+    native: _Played
+    within: _Played
+
+    @property
+    def differing(self) -> list[str]:
+        """The names of what holds other bytes in the end (nothing should)."""
+        native, within, names = self.native.state, self.within.state, self.program.names
+        return [name for of, name in names.items() if not (native[of] == within[of]).all()]
+
+    @property
+    def iterations(self) -> list[_Iteration]:
+        """Each iteration within the limit, in bytes of the program."""
+        unit = self.program.unit
+        sizes = ("peak", "moved_out", "moved_in")
+        return [
+            _Iteration(replace(row, **{name: getattr(row, name) * unit for name in sizes}), *times)
+            for row, times in zip(self.within.report.iterations, self.within.times)
         ]
-    )
 
+    @property
+    def planned_from(self) -> int | None:
+        """The first iteration that followed a plan."""
+        return next((row.number for row in self.within.report.iterations if row.state == "planned"), None)
 
-def _planned(row: dict[str, Any]) -> str:
-    if row["planned_from"] is None:
-        if row["peak_native"] <= row["limit"]:
+    def row(self) -> dict[str, object]:
+        """Return all figures for JSON: bytes, nanoseconds, overheads as fractions."""
+        program, unit, report, differing = self.program, self.program.unit, self.within.report, self.differing
+        return {
+            "trace": program.trace.name,
+            "ops": program.trace.n,
+            "device": self.device,
+            "machine": self.machine,
+            "iterations": self.count,
+            "limit": report.limit * unit,
+            "planners": self.planners,
+            "peak_native": self.native.peak * unit,
+            "peak": self.within.peak * unit,
+            "found": report.trace is not None,
+            "plan": None if report.plan is None else repr(report.plan),
+            "planned_peak": report.planned_peak * unit,
+            "planned_from": self.planned_from,
+            "identical": not differing,
+            "compared": len(program.names),
+            "differing": differing,
+            "rows": [row.row() for row in self.iterations],
+        }
+
+    def table(self) -> str:
+        """Return the figures as a table."""
+        trace, unit = self.program.trace, self.program.unit
+        what = f"{trace.name}: {trace.n} ops on {self.device}, {self.count} iterations within"
+        goal = f"{human(self.within.report.limit * unit)}, times by {self.machine}; natively it holds"
+        head = ["iteration", "state", "ops", "peak", "out", "back", "misses", "evicted", "time", "overhead"]
+        groups = [[*alike] for _, alike in groupby(self.iterations, lambda x: (x.cells(), x.ledger.deviation))]
+        left = {_which(alike): alike[0].ledger.deviation for alike in groups}
+        same = "DIFFER: " + ", ".join(self.differing) if self.differing else "bit-identical"
+        return "\n".join(
+            [
+                f"{what} {goal} {human(self.native.peak * unit)}",
+                "",
+                columns([head, *([_which(alike), *alike[0].cells()] for alike in groups)]),
+                "",
+                *(f"iteration {which} left the plan: {deviation}" for which, deviation in left.items() if deviation),
+                f"{'plan':19}{self._planned()}",
+                *(f"{'':19}{note}" for note in self.within.report.notes),
+                f"{'state afterwards':19}{same} ({len(self.program.names)} buffers)",
+            ]
+        )
+
+    def _planned(self) -> str:
+        report, unit = self.within.report, self.program.unit
+        if self.planned_from is not None:
+            return f"from iteration {self.planned_from} on, {human(report.planned_peak * unit)} held at most"
+        if self.native.peak <= report.limit:
             return "none needed: all fits"
-        if row["planners"] == ["on-demand"]:
+        if self.planners == ["on-demand"]:
             return "none, as was asked for"
-        return "none" if row["found"] else "none: nothing was found to repeat"
-    return f"from iteration {row['planned_from']} on, {human(row['planned_peak'])} held at most"
+        return "none: nothing was found to repeat" if report.trace is None else "none"
 
 
-def _cells(x: dict[str, Any]) -> list[str]:
-    """What the table shows of an iteration beside its number: those that agree in it are one line."""
-    moved = [human(x[name]) for name in ("peak", "moved_out", "moved_in")]
-    cost = "-" if x["overhead"] is None else percent(x["overhead"])
-    return [x["state"], str(x["ops"]), *moved, str(x["misses"]), str(x["evictions"]), human_ns(x["ns"]), cost]
-
-
-def _which(alike: list[dict[str, Any]]) -> str:
-    first, last = alike[0]["number"], alike[-1]["number"]
+def _which(alike: list[_Iteration]) -> str:
+    first, last = alike[0].ledger.number, alike[-1].ledger.number
     return str(first) if first == last else f"{first}-{last}"

@@ -4,55 +4,36 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import gpumem
 from gpumem import io, pipeline, swap
 from gpumem.base import work
 from gpumem.base.errors import failure
-from gpumem.base.units import exact
+from gpumem.base.units import exact, human, human_ns, percent
 from gpumem.cli import bound
 from gpumem.cli.common.args import check_folder, out_folder, target_of
-from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
-from gpumem.cli.common.parser import Commands
-from gpumem.cli.common.planners import add_planner, planners_asked
-from gpumem.cli.common.planning import add_limits, add_own, goals, own_options, uncertain
+from gpumem.cli.common.files import FILE, read_with_ops, source_of, workspaces_flag
+from gpumem.cli.common.parser import Command, option
+from gpumem.cli.common.planners import planner_flags, planners_asked
+from gpumem.cli.common.planning import goals, limit_flags, own_flags, own_options, uncertain
 from gpumem.cli.common.progress import Progress, tell, tell_failure
-from gpumem.cli.common.uncertainty import add_uncertainty
-from gpumem.pipeline import report
-from gpumem.swap.planner import SWAPS
+from gpumem.cli.common.uncertainty import uncertainty_flags
+from gpumem.pipeline.report import columns, unswapped
+from gpumem.swap.planner import SWAPS, Proposal
+from gpumem.trace import COPY_IN, COPY_OUT
 
 if TYPE_CHECKING:
     from gpumem.simulator.uncertainty import Uncertainty
 
-MEASURED = ("peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds")
 PROGRAM = 30  # seconds of a planner that proves, where nobody says
 # Of the bound, where nobody says: programs, so that it is the same each time, and seconds at most; else the part of the
 # seconds of a planner. Not tuned.
 ROUNDS, BOUNDING, SHARE = 3, 10.0, 0.5
-COSTS = ("overhead", "overhead_median", "overhead_p95")
-COLUMNS = ("planner", "limit", "feasible", *MEASURED)
-
-
-def add(commands: Commands) -> None:
-    """Add the command's arguments."""
-    p = commands.add_parser(
-        "swap",
-        help="compare swap planners at one limit",
-        description=run.__doc__,
-        examples=["gpumem swap --limit 70%", "gpumem swap resnet18 --load-limit 60% --planner autoswap,tensile,search"],
-    )
-    p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
-    how = add_limits(p)
-    add_planner(how, "all", "swap planners (default: %(default)s)")
-    add_own(how)
-    add_uncertainty(p, seed=False)
-    add_workspaces(p)
-    p.add_argument("--out", metavar="DIR", help="write DIR/swap.json, and into DIR/PLANNER what gpumem plan writes")
-    p.add_argument("--json", action="store_true", help="print a list of rows")
-    p.set_defaults(run=run)
+MEASURED = ("peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds")
+COLUMNS = ("planner", "limit", "feasible", *MEASURED)  # of JSON
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     planners = planners_asked(args)
     target, source = target_of(args), source_of(args.file)
     with Progress() as progress:
-        trace = read_with_ops(source, target, progress, args.workspaces)
+        trace = read_with_ops(source, target, args.workspaces)
         options = own_options(args, planners, trace.peak_load)
         with work.within(options.pop("seconds", None)):
             case = pipeline.Case.of(trace, target, **goals(args, trace))
@@ -77,21 +58,67 @@ def run(args: argparse.Namespace) -> int:
         asked = _Asked(case, seconds, options, check, args.traceback, alone, uncertain(args))
         for name, planner in progress.over(planners.items()):
             asked.plan(name, planner)
-        asked.bound()
-    rows = [*asked.rows, *asked.last]
+        last = asked.bound()
+    rows = [dict.fromkeys(COLUMNS) | one.row() for one in (*asked.attempts, *last)]
     if args.out is not None and asked.found:
         with out_folder(args.out) as folder:
             for name, planned in asked.found.items():
                 (folder / name).mkdir()
                 planned.write(folder / name, source.name)
             io.write_text(folder / "swap.json", json.dumps(rows, indent=1) + "\n")
-    print(json.dumps(rows) if args.json else _table(case, [*sorted(asked.rows, key=_place), *asked.last]))
+    print(json.dumps(rows) if args.json else _table(case, [*sorted(asked.attempts, key=_place), *last]))
     return 1 if any("error" in row for row in rows) else 0 if asked.found else 3
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerRow:
+    """What came of one planner: a plan, or none; what it proved, and why it failed."""
+
+    planner: str
+    limit: int
+    seconds: float | None = None
+    planned: pipeline.Planned | None = None
+    proved: Proposal | None = None
+    error: str = ""
+
+    def row(self) -> dict[str, object]:
+        """Return all figures for JSON: bytes, nanoseconds, fractions."""
+        row = {"planner": self.planner, "limit": self.limit, "feasible": self.planned is not None}
+        if self.planned is not None:
+            known = self.planned.row()
+            row |= {name: known[name] for name in ("bytes_out", "bytes_in", "recompute_ns", "overhead")}
+            row |= {"peak_load": known["peak_load_after"], "footprint": known["footprint_after"]}
+        row |= {"seconds": self.seconds}
+        if self.planned is not None and self.planned.realised is not None:
+            row |= self.planned.realised.row()
+        row |= {"error": self.error} if self.error else {}
+        if self.proved is not None:
+            row |= {"least_ns": self.proved.lower_bound, "gap": self.proved.gap, "proof": self.proved.status}
+        return row
+
+    def cells(self, drawn: int) -> list[str]:
+        """Return a row of the table, with so many overheads."""
+        if self.planned is None:
+            why = "failed" if self.error else "not reached"
+            return [self.planner, why, *[""] * (4 + drawn), "" if self.error else f"{self.seconds:.3f}"]
+        after, realised = self.planned.after, self.planned.realised
+        sizes = [after.trace.peak_load, after.placement.height, after.copied(COPY_OUT), after.copied(COPY_IN)]
+        again = human_ns(after.again()[1]) if after.again()[1] else "-"
+        costs = [self.planned.overhead, *([realised.median, realised.p95] if realised else [])]
+        return [self.planner, *map(human, sizes), again, *map(percent, costs), f"{self.seconds:.3f}"]
+
+    @property
+    def note(self) -> str:
+        """Say what it proved, if it did."""
+        if self.proved is None:
+            return ""
+        least = f"at least {human_ns(self.proved.lower_bound)} an iteration, gap {percent(self.proved.gap)}"
+        return f"{self.planner}: {least}, {self.proved.status}"
 
 
 @dataclass(slots=True)
 class _Asked:
-    """What came of the planners so far: rows, plans by name, and the row of the bound."""
+    """What came of the planners so far."""
 
     case: pipeline.Case
     seconds: float | None
@@ -100,13 +127,16 @@ class _Asked:
     traceback: bool
     alone: bool
     uncertainty: Uncertainty | None = None
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    found: dict[str, pipeline.Planned] = field(default_factory=dict)
-    last: list[dict[str, Any]] = field(default_factory=list)
+    attempts: list[PlannerRow] = field(default_factory=list)
+
+    @property
+    def found(self) -> dict[str, pipeline.Planned]:
+        """The plans, by planner."""
+        return {one.planner: one.planned for one in self.attempts if one.planned is not None}
 
     def plan(self, name: str, planner: swap.Planner) -> None:
-        """Add the row of a planner; one that fails costs the others nothing."""
-        own, proved = dict(self.options), dict[str, Any]()
+        """Ask a planner; one that fails costs the others nothing."""
+        own, proved = dict(self.options), list[Proposal]()
         seconds = PROGRAM if planner.proves and self.seconds is None else self.seconds
         if planner.proves and self.case.pool is None:
             if planner.starts_from:
@@ -114,46 +144,55 @@ class _Asked:
             planner = _noting(planner.with_known(own), proved)
         try:
             with work.within(seconds), work.part(name):
-                row, planned = _try(self.case, name, planner, own)
-                if planned is not None and self.check:
-                    work.tell("checking the plan")
-                    planned.verified().checked.told(tell)
-                if planned is not None and self.uncertainty is not None:
-                    work.tell("drawing durations")
-                    planned = planned.under(self.uncertainty)
-                    assert planned.realised is not None
-                    row |= planned.realised.row()
+                one = self._attempt(name, planner, own)
         except Exception as error:
             if self.alone:
                 raise
-            row, planned = self._failed(name, error), None
-        self.rows.append(row | proved)
-        if planned is not None:
-            self.found[name] = planned
+            one = self._failed(name, error)
+        self.attempts.append(replace(one, proved=proved[-1] if proved else None))
 
-    def bound(self) -> None:
-        """Add the row of the bound, where there is one."""
+    def _attempt(self, name: str, planner: swap.Planner, options: dict[str, Any]) -> PlannerRow:
+        """Plan, judge and check."""
+        work.tell("planning")
+        one, begin = PlannerRow(name, self._limit), work.now()
+        try:
+            with work.part(share=pipeline.PLANNING):
+                found = self.case.solve(planner, options)
+        except (gpumem.Infeasible, gpumem.NotReached) as stop:
+            tell(f"{name}: {stop}")
+            return replace(one, seconds=work.now() - begin)
+        one = replace(one, seconds=work.now() - begin)
+        planned = self.case.planned(found, self.case.judge(found), name)
+        if self.check:
+            work.tell("checking the plan")
+            planned.verified().checked.told(tell)
+        if self.uncertainty is not None:
+            work.tell("drawing durations")
+            planned = planned.under(self.uncertainty)
+        return replace(one, planned=planned)
+
+    def bound(self) -> list[PlannerRow | bound.Certified]:
+        """Return the bound, where there is one."""
         how = {"rounds": ROUNDS} if self.seconds is None else {}
         try:
             with work.within(BOUNDING if self.seconds is None else SHARE * self.seconds), work.part(bound.BOUND):
-                least = bound.row_of(self.case, self.found, **how)
+                least = bound.certify(self.case, self.found, **how)
         except Exception as error:
-            least = self._failed(bound.BOUND, error)
-        self.last = [] if least is None else [dict.fromkeys(COLUMNS) | least]
+            return [self._failed(bound.BOUND, error)]
+        return [] if least is None else [least]
 
-    def _failed(self, name: str, error: Exception) -> dict[str, Any]:
+    def _failed(self, name: str, error: Exception) -> PlannerRow:
         tell_failure(name, error, self.traceback)
-        return _row(self.case, name) | {"error": failure(error)}
+        return PlannerRow(name, self._limit, error=failure(error))
+
+    @property
+    def _limit(self) -> int:
+        return self.case.pool or self.case.load or 0
 
 
-def _place(row: dict[str, Any]) -> tuple[bool, float]:
+def _place(one: PlannerRow) -> tuple[bool, float]:
     """Where a row stands: by overhead; what is not reached in the end. Equal ones stay in the order asked."""
-    return not row["feasible"], row["overhead"] if row["feasible"] else 0.0
-
-
-def _row(case: pipeline.Case, name: str) -> dict[str, Any]:
-    """The row of a planner that has found nothing yet."""
-    return dict.fromkeys(COLUMNS) | {"planner": name, "limit": case.pool or case.load, "feasible": False}
+    return one.planned is None, 0.0 if one.planned is None else one.planned.overhead
 
 
 def _start(found: Collection[pipeline.Planned], *, swaps_only: bool) -> gpumem.Plan | None:
@@ -162,79 +201,58 @@ def _start(found: Collection[pipeline.Planned], *, swaps_only: bool) -> gpumem.P
     return min(able, key=lambda one: one.overhead).plan if able else None
 
 
-def _noting(planner: swap.Planner, proved: dict[str, Any]) -> swap.Planner:
+def _noting(planner: swap.Planner, proved: list[Proposal]) -> swap.Planner:
     """Make a planner that notes what another one proves."""
 
     def noting(trace: gpumem.Trace, machine: gpumem.Machine, limit: int) -> gpumem.Plan:
-        found = planner.propose(trace, machine, limit)
-        proved.update(least_ns=found.lower_bound, gap=found.gap, proof=found.status)
-        return found.plan
+        proved.append(planner.propose(trace, machine, limit))
+        return proved[-1].plan
 
     return swap.planner_of(noting)
 
 
-def _try(
-    case: pipeline.Case, name: str, planner: Callable[..., gpumem.Plan], options: dict[str, Any]
-) -> tuple[dict[str, Any], pipeline.Planned | None]:
-    """Return the row of one planner, and what it planned if it gets there."""
-    work.tell("planning")
-    row, begin = _row(case, name), work.now()
-    try:
-        with work.part(share=pipeline.PLANNING):
-            found = case.solve(planner, options)
-    except (gpumem.Infeasible, gpumem.NotReached) as stop:
-        tell(f"{name}: {stop}")
-        return row | {"seconds": work.now() - begin}, None
-    seconds = work.now() - begin
-    planned = case.planned(found, case.judge(found), name)
-    full = planned.report().row()
-    known = {key: full[key] for key in ("bytes_out", "bytes_in", "recompute_ns", "overhead")}
-    known |= {"peak_load": full["peak_load_after"], "footprint": full["footprint_after"]}
-    return row | known | {"feasible": True, "seconds": seconds}, planned
-
-
-def _table(case: pipeline.Case, rows: list[dict[str, Any]]) -> str:
-    trace, pool = case.trace, case.pool is not None
-    goal = f"pool of {report.human(case.pool or 0)}" if pool else f"load limit of {report.human(case.load or 0)}"
-    clock = "placed" if pool else "capacity"
-    drawn = ["as planned", "median", "95 %"] if any("draws" in r for r in rows) else ["overhead"]
+def _table(case: pipeline.Case, rows: list[PlannerRow | bound.Certified]) -> str:
+    trace, height, pool = case.trace, case.placement.height, case.pool is not None
+    goal = f"pool of {human(case.pool or 0)} (placed" if pool else f"load limit of {human(case.load or 0)} (capacity"
+    planned = [one.planned for one in rows if isinstance(one, PlannerRow) and one.planned is not None]
+    drawn = ["as planned", "median", "95 %"] if any(one.realised for one in planned) else ["overhead"]
     lines = [["planner", "peak load", "footprint", "bytes out", "bytes in", "run again", *drawn, "seconds"]]
-    for r in rows:
-        costs = [report.percent(r[key]) if key in r else "" for key in COSTS[: len(drawn)] if r["overhead"] is not None]
-        if "not_for" in r:
-            lines.append([bound.BOUND, *[""] * 5, *costs, f"{r['seconds']:.3f}"])
-            continue
-        if not r["feasible"]:
-            why, seconds = ("failed", "") if "error" in r else ("not reached", f"{r['seconds']:.3f}")
-            lines.append([r["planner"], why, *[""] * (4 + len(drawn)), seconds])
-            continue
-        sizes = [report.human(r[key]) for key in ("peak_load", "footprint", "bytes_out", "bytes_in")]
-        again = report.human_ns(r["recompute_ns"]) if r["recompute_ns"] else "-"
-        lines.append([r["planner"], *sizes, again, *costs, f"{r['seconds']:.3f}"])
-    about = f"{trace.name}: peak load {report.human(trace.peak_load)}, footprint {report.human(case.placement.height)}"
-    told = report.unswapped(trace.peak_load, case.placement.height, case.pool, case.load)
-    table = f"{about}, on {case.machine.name}, {goal} ({clock} clock)\n\n{report.columns(lines)}"
-    for r in rows:
-        if "gap" in r:
-            least = f"at least {report.human_ns(r['least_ns'])} an iteration, gap {report.percent(r['gap'])}"
-            table += f"\n{r['planner']}: {least}, {r['proof']}"
-        if "not_for" in r:
-            table += f"\n{bound.told_of(r)}"
-    return "\n\n".join(filter(None, [table, "" if pool else _beyond(case.load or 0, rows), told]))
+    lines += [one.cells(len(drawn)) for one in rows]
+    notes = [one.note for one in rows if one.note]
+    about = f"{trace.name}: peak load {human(trace.peak_load)}, footprint {human(height)}"
+    told = unswapped(trace.peak_load, height, case.pool, case.load)
+    table = "\n".join([f"{about}, on {case.machine.name}, {goal} clock)", "", columns(lines), *notes])
+    over = "" if pool else _beyond(case.load or 0, [one.placement.height for one in planned])
+    return "\n\n".join(filter(None, [table, over, told]))
 
 
-def _beyond(limit: int, rows: list[dict[str, Any]]) -> str:
+def _beyond(limit: int, footprints: list[int]) -> str:
     """Say which plans keep a load limit and take a larger pool: nobody shall read their overhead as one within it."""
-    planned = [r for r in rows if r["feasible"]]
-    over = [r["footprint"] for r in planned if r["footprint"] > limit]
+    over = [footprint for footprint in footprints if footprint > limit]
     if not over:
         return ""
-    show = exact if report.human(max(over)) == report.human(limit) else report.human
-    most, count = show(max(over)), f"{len(over)} of {len(planned)} plans"
+    show = exact if human(max(over)) == human(limit) else human
+    most, count = show(max(over)), f"{len(over)} of {len(footprints)} plans"
     those = f"{count} take more, up to {most}" if len(over) > 1 else f"{count} takes more, {most}"
-    if len(planned) == 1:
+    if len(footprints) == 1:
         those = f"it takes {most}"
     return (
         f"Overheads are by the load: {show(limit)} of live bytes, wherever they lie.\n"
         f"As one pool {those} (footprint); --limit plans for a pool."
     )
+
+
+COMMAND = Command(
+    "swap",
+    run,
+    "compare swap planners at one limit",
+    (
+        option("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)"),
+        *limit_flags(*planner_flags("all", "swap planners (default: %(default)s)"), *own_flags()),
+        uncertainty_flags(seed=False),
+        workspaces_flag(),
+        option("--out", metavar="DIR", help="write DIR/swap.json, and into DIR/PLANNER what gpumem plan writes"),
+        option("--json", action="store_true", help="print a list of rows"),
+    ),
+    ("gpumem swap --limit 70%", "gpumem swap resnet18 --load-limit 60% --planner autoswap,tensile,search"),
+)

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     )
     from gpumem.pipeline.pipeline import PLANNING as PLANNING, QUICK as QUICK, Case as Case, plan as plan
     from gpumem.pipeline.planned import Planned as Planned
-    from gpumem.pipeline.planned_vs_unmanaged import Comparison as Comparison, Side as Side, compare as compare
+    from gpumem.pipeline.planned_vs_unmanaged import (
+        Comparison as Comparison,
+        Side as Side,
+        Workload as Workload,
+        compare as compare,
+    )
     from gpumem.pipeline.requirement import Need as Need, at_the_peak as at_the_peak, need as need
     from gpumem.pipeline.swap_and_place import Combined as Combined, in_pool as in_pool, settle as settle
 

@@ -58,7 +58,7 @@ class Footprint:
         """Whether it is proven that nothing of that kind takes less."""
         return self.size <= self.bound
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         """Return all figures: bytes, a ratio, seconds."""
         return {
             "planner": self.name,

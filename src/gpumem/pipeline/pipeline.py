@@ -88,12 +88,12 @@ class Case(Shown):
         line = simulate(trace, machine, None if load is not None else placement)
         return cls(trace, machine, place, pool, load, placement, line)
 
-    def solve(self, planner: AnyPlanner, options: Mapping[str, Any], progress: work.Progress | None = None) -> Combined:
+    def solve(self, planner: AnyPlanner, options: Mapping[str, Any]) -> Combined:
         """Plan and place; a planner that can plan for a placement makes several plans around the first that fits.
 
         A planner gets those of the options that it has. `seconds` among them are for all of that together.
         """
-        with work.within(options.get("seconds"), progress):
+        with work.within(options.get("seconds")):
             return self._solved(planner, options)
 
     def _solved(self, planner: AnyPlanner, options: Mapping[str, Any]) -> Combined:

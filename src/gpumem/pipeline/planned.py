@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.display import Shown, frame, table
 from gpumem.check.verdict import BUDGET, FLOW, ORACLES, PLACEMENT, TIMELINE, UNCHECKED, Checked, Oracle, ask
 from gpumem.io import chrome, read, staged, write, write_text
-from gpumem.pipeline.report import Report, Run, human, human_ns, percent, plot
+from gpumem.pipeline.report import DecisionCounts, Run, human, human_ns, percent, plot, unswapped, versus
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.realised import DRAWS, Realised, realised
 from gpumem.simulator.simulate import baseline
@@ -87,13 +88,28 @@ class Planned(Shown):
         base = baseline(self.before.trace, self.machine, self.trace, self.before.placement)
         return self.placed.overhead(base)
 
+    @property
+    def clock(self) -> str:
+        """Which clock judges: `placed` for a pool, `capacity` for the papers' load limit."""
+        return "placed" if self.load is None else "capacity"
+
+    @property
+    def counts(self) -> DecisionCounts:
+        """How much the plan decides."""
+        return DecisionCounts.of(self.plan, self.before, self.after)
+
+    @property
+    def by(self) -> str:
+        """The score, or the planner that has none."""
+        return self.score or self.planner
+
     def __repr__(self) -> str:
-        r, goal = self.report().row(), "pool" if self.load is None else "load"
+        counts, goal = self.counts, "pool" if self.load is None else "load"
         goal = f"{goal} of {human((self.pool if self.load is None else self.load) or 0)}"
-        what = f"{r['swaps']} swaps" + (f", {r['recomputed']} recomputations" if r["recomputed"] else "")
-        what += f" by {self.score or self.planner:.30}"
-        cost = f"footprint {human(r['footprint_after'])}, overhead {percent(r['overhead'])}"
-        return f"Planned({r['trace']:.40}, {goal} on {self.machine.name:.30}: {what}, {cost})"
+        what = f"{counts.swaps} swaps" + (f", {counts.recomputed} recomputations" if counts.recomputed else "")
+        cost = f"footprint {human(self.placement.height)}, overhead {percent(self.overhead)}"
+        where = f"{self.before.trace.name:.40}, {goal} on {self.machine.name:.30}"
+        return f"Planned({where}: {what} by {self.by:.30}, {cost})"
 
     def _repr_html_(self) -> str:
         runs, out = (self.before, self.after), [human(run.copied(COPY_OUT)) for run in (self.before, self.after)]
@@ -131,14 +147,70 @@ class Planned(Shown):
         both.index = [*runs]
         return both
 
-    def report(self) -> Report:
-        """Return what the plan costs and saves: `table()` for people, `row()` for programs."""
-        clock, name = "placed" if self.load is None else "capacity", self.machine.name
-        runs = self.before, self.after
-        limits = self.pool, self.load_limit
-        return Report(
-            name, self.score, self.plan, *runs, *limits, clock, self.placed, self.planner, realised=self.realised
-        )
+    def row(self) -> dict[str, object]:
+        """Return all figures for programs: bytes, nanoseconds, `overhead` as a fraction.
+
+        `swaps` and `recomputed` count gaps; `reruns` the ops that run again, `recompute_ns` their time in an iteration;
+        `held` and `tails` the `Hold` decisions, which keep values for reruns, or drop dead tails. `limit` is the size
+        of the pool, if one was asked for, `score` empty where the planner has none.
+        """
+        before, after = self.before, self.after
+        return {
+            "trace": before.trace.name,
+            "machine": self.machine.name,
+            "planner": self.planner,
+            "score": self.score,
+            "ops": before.trace.n,
+            "buffers": len(before.trace.buffers),
+            "limit": self.pool,
+            "load_limit": self.load_limit,
+            "clock": self.clock,
+            **asdict(self.counts),
+            "peak_load": before.trace.peak_load,
+            "peak_load_after": after.trace.peak_load,
+            "footprint": before.placement.height,
+            "footprint_after": after.placement.height,
+            "ratio": before.placement.ratio(before.trace),
+            "ratio_after": after.placement.ratio(after.trace),
+            "bytes_out": after.copied(COPY_OUT),
+            "bytes_in": after.copied(COPY_IN),
+            "makespan_before_ns": before.timeline.makespan,
+            "makespan_ns": after.timeline.makespan,
+            "placed_makespan_ns": self.placed.makespan,
+            "overhead": self.overhead if isfinite(self.overhead) else None,
+            "stalls": dict(after.timeline.stalls),
+            **(self.realised.row() if self.realised else {}),
+        }
+
+    def summary(self) -> Iterator[str]:
+        """Yield lines of a table on what the plan does and copies."""
+        out, into = (human(self.after.copied(role)) for role in (COPY_OUT, COPY_IN))
+        return self.counts.lines(self.by, f": {out} out, {into} in an iteration")
+
+    def table(self) -> str:
+        """Return the figures as a table; below it whether swapping is needed, where that is not plain."""
+        before, after = self.before, self.after
+        trace, load_limit = before.trace, None if self.load is None else self.load_limit
+        goals = [("pool", self.pool), ("load limit", load_limit)]
+        goal = ", ".join(f"{what} of {human(limit)}" for what, limit in goals if limit is not None)
+        stalls = ", ".join(f"{human_ns(ns)} for {what}" for what, ns in after.timeline.stalls.items())
+        ratios = f"{before.placement.ratio(trace):>14.4f}{after.placement.ratio(after.trace):>14.4f}"
+        lines = [
+            f"{trace.name}: {trace.n} ops, {len(trace.buffers)} buffers, on {self.machine.name}, {goal}",
+            "",
+            f"{'':26}{'before':>14}{'after':>14}{'change':>10}",
+            versus("peak load", trace.peak_load, after.trace.peak_load, human),
+            versus("footprint", before.placement.height, after.placement.height, human),
+            f"{'competitive ratio':26}{ratios}",
+            versus(f"iteration ({self.clock} clock)", before.timeline.makespan, after.timeline.makespan, human_ns),
+            "",
+            *self.summary(),
+            f"{'overhead as planned':26}{percent(self.overhead)}",
+            *([f"{'as it turns out':26}{self.realised}"] if self.realised else []),
+            f"{'stalls':26}{stalls}",
+        ]
+        told = unswapped(trace.peak_load, before.placement.height, self.pool, load_limit)
+        return "\n".join([*lines, *(["", told] if told else [])])
 
     @strict
     def under(self, uncertainty: Uncertainty, *, draws: int = DRAWS) -> Planned:

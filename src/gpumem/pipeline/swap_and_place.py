@@ -159,7 +159,6 @@ class _Steps:
 
 
 @strict
-@work.budgeted
 def settle(
     trace: Trace,
     limit: int,
@@ -169,14 +168,12 @@ def settle(
     pool: Callable[[Trace], Placement],
     judge: Callable[[Combined], Timeline],
     least: int = 0,
-    seconds: float | None = None,
-    progress: work.Progress | None = None,
 ) -> Combined:
     """Look for a better plan around one that fits the pool: higher loads wait less, but are harder to place.
 
     Parameters
     ----------
-    limit, pool, progress
+    limit, pool
         As in `in_pool`.
     first : Combined
         A plan whose placement fits. Its load limit, and two that are up to 1/100 of the peak load above it, are tried.
@@ -187,13 +184,11 @@ def settle(
         Runs a plan by the clock that counts.
     least : int
         Nanoseconds that no plan can beat, so that the search ends there.
-    seconds : float, optional
-        When to end with the best plan so far.
 
     Returns
     -------
     Combined
-        The one whose iteration is shortest; `first` where none is better.
+        The one whose iteration is shortest, of those that were tried in time; `first` where none is better.
     """
     step = max(trace.peak_load // STEPS, 1)
     best, shortest = first, judge(first).makespan

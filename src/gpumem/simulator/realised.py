@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class Realised(Shown):
         """The 95th percentile."""
         return float(np.percentile(self.overheads, 95))
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         """Return the figures for programs."""
         return {
             "overhead_median": self.median,

@@ -14,7 +14,7 @@ from gpumem.base.display import Facts, Shown
 from gpumem.base.units import exact
 from gpumem.io import staged, write, write_text
 from gpumem.pipeline import Need, Planned, Tried
-from gpumem.pipeline.report import by_module, columns, decided, human, human_ns, percent
+from gpumem.pipeline.report import by_module, columns, human, human_ns, percent
 from gpumem.pipeline.report.by_module import rows_of
 from gpumem.simulator.machine import PRESETS, Machine
 from gpumem.torch.values.assumed import Assumption
@@ -153,8 +153,8 @@ class Fit(Shown):
             return f"{self.machine.name} has {human(self.limit)}"
         return f"the limit is {human(self.limit)}"
 
-    def row(self) -> dict[str, Any]:
-        """Return all figures: bytes, nanoseconds, `overhead` as a fraction; `plan` is a row of `Report`."""
+    def row(self) -> dict[str, object]:
+        """Return all figures: bytes, nanoseconds, `overhead` as a fraction; `plan` is that of `Planned`."""
         planned, least = self.planned, self.least
         return {
             "workload": self.trace.name,
@@ -170,11 +170,8 @@ class Fit(Shown):
             "workspaces": self.need.workspaces,
             "reserved": self.need.reserved,
             "makespan_ns": self.makespan,
-            "plan": None if planned is None else planned.report().row(),
-            "modules": [
-                {"module": h.module, "moved": h.moved, "again": h.again, "tensors": h.tensors, "when": h.told}
-                for h in self.handled
-            ],
+            "plan": None if planned is None else planned.row(),
+            "modules": [asdict(handled) | {"when": handled.told} for handled in self.handled],
             "tried": [{"planner": t.planner, "overhead": t.overhead, "why": t.why} for t in self.tried],
             "least_limit": None if least is None else least.pool,
             "least_overhead": None if least is None else least.overhead,
@@ -224,12 +221,10 @@ class Fit(Shown):
 
     def _of_the_plan(self) -> Iterator[str]:
         if (planned := self.planned) is not None:
-            row = planned.report().row()
-            copied = f": {human(row['bytes_out'])} out, {human(row['bytes_in'])} in an iteration"
-            yield _line("pool of the plan", human(row["footprint_after"]), "the height of its placement")
-            yield from decided(row, copied)
-            times = f"{human_ns(row['makespan_before_ns'])} becomes {human_ns(row['makespan_ns'])}"
-            yield _line("overhead as planned", percent(row["overhead"]), f"by the placed clock: {times}")
+            yield _line("pool of the plan", human(planned.placement.height), "the height of its placement")
+            yield from planned.summary()
+            times = " becomes ".join(human_ns(run.timeline.makespan) for run in (planned.before, planned.after))
+            yield _line("overhead as planned", percent(planned.overhead), f"by the placed clock: {times}")
             yield from [f"{'as it turns out':{WIDTH}}{planned.realised}"] if planned.realised else []
             yield f"{'oracles':{WIDTH}}{planned.checked}"
         elif self.least is not None:

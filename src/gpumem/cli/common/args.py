@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import gpumem
 from gpumem import io
-from gpumem.base.names import one_of, unknown
+from gpumem.base.names import unknown
 from gpumem.base.units import amount, human
-from gpumem.cli.common.parser import Group
+from gpumem.cli.common.parser import Option, finite, option
 from gpumem.cli.common.progress import tell
 from gpumem.pipeline import report
 
@@ -24,20 +23,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def add_machine(p: Group, default: str) -> None:
-    """Add the machine, and what of it a run may have otherwise."""
-    p.add_argument("--machine", default=default, help="preset or JSON file (default: %(default)s)")
-    own = "(default: the machine's)"
-    p.add_argument("--host-ns", type=float, metavar="NS", help=f"host time to hand over an op {own}")
-    p.add_argument("--copy-host-ns", type=float, metavar="NS", help=f"host time to hand over a copy {own}")
-    p.add_argument("--reserved", metavar="SIZE", help=f"memory that no program gets, as the context {own}")
-    add_measured(p)
+OWN = "(default: the machine's)"
+MEASURED = option(
+    "--measured",
+    metavar="TABLE",
+    help="times of ops that have none: learned from a table of gpumem measure --ops, in place of a roofline",
+)
 
 
-def add_measured(p: Group) -> None:
-    """Add the table that `times_of` reads."""
-    told = "times of ops that have none: learned from a table of gpumem measure --ops, in place of a roofline"
-    p.add_argument("--measured", metavar="TABLE", help=told)
+def machine_flags(default: str) -> tuple[Option, ...]:
+    """Return the machine, and what of it a run may have otherwise."""
+    return (
+        option("--machine", default=default, help="preset or JSON file (default: %(default)s)"),
+        option("--host-ns", read=finite, metavar="NS", help=f"host time to hand over an op {OWN}"),
+        option("--copy-host-ns", read=finite, metavar="NS", help=f"host time to hand over a copy {OWN}"),
+        option("--reserved", metavar="SIZE", help=f"memory that no program gets, as the context {OWN}"),
+        MEASURED,
+    )
 
 
 def times_of(path: str) -> Calibration:
@@ -52,11 +54,10 @@ def times_of(path: str) -> Calibration:
 
 
 def target_of(args: argparse.Namespace) -> gpumem.Machine:
-    """Return the machine that the options of `add_machine` describe."""
+    """Return the machine that the options of `machine_flags` describe."""
     machine = machine_of(args.machine)
-    costs = [name for name in ("host_ns", "copy_host_ns") if getattr(args, name) is not None]
-    finite(args, *costs)
-    changes: dict[str, Any] = {name: getattr(args, name) for name in costs}
+    costs = ("host_ns", "copy_host_ns")
+    changes: dict[str, Any] = {name: cost for name in costs if (cost := getattr(args, name)) is not None}
     if args.reserved is not None:
         changes["reserved"] = amount(args.reserved, machine.capacity, "--reserved", least=0)
         if changes["reserved"] >= machine.capacity:
@@ -85,19 +86,6 @@ def _exists(path: str) -> bool:
         return False
 
 
-def one_word(args: argparse.Namespace, option: str, known: Iterable[str]) -> None:
-    """Refuse the value of an option, where there is one, that is none of the known words."""
-    if (given := getattr(args, option)) is not None:
-        one_of(f"--{option}", given, known)
-
-
-def finite(args: argparse.Namespace, *options: str) -> None:
-    """Refuse options that are negative or no finite number."""
-    for name in options:
-        if not 0 <= getattr(args, name) < math.inf:
-            raise ValueError(f"--{name.replace('_', '-')}: {getattr(args, name)} is not finite and >= 0")
-
-
 def check_folder(out: str | None) -> None:
     """Refuse a folder that cannot be written to, before anything is computed for it."""
     if out is None:
@@ -115,13 +103,15 @@ def check_file(out: str, suffixes: tuple[str, ...], option: str = "--out") -> No
     """Refuse a file that cannot be written to, before anything is computed for it."""
     if not out.endswith(suffixes):
         raise ValueError(f"{option}: {out!r} ends in none of {', '.join(suffixes)}")
-    if Path(out).is_dir():
-        raise ValueError(f"{out}: cannot write here (Is a directory)")
     folder = Path(out).absolute().parent
-    if not folder.is_dir():
-        raise ValueError(f"{out}: cannot write here (No such folder)")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"{out}: cannot write here (Permission denied)")
+    obstacles = {
+        "Is a directory": Path(out).is_dir(),
+        "No such folder": not folder.is_dir(),
+        "Permission denied": not os.access(folder, os.W_OK | os.X_OK),
+    }
+    for why, there in obstacles.items():
+        if there:
+            raise ValueError(f"{out}: cannot write here ({why})")
 
 
 def each(text: str, count: int, what: str, read: Callable[[str, str], T]) -> list[T]:

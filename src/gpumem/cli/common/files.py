@@ -9,10 +9,11 @@ from pathlib import Path
 
 import gpumem
 from gpumem import io
+from gpumem.base import work
 from gpumem.base.names import meant, nearest
 from gpumem.base.units import amount, human
-from gpumem.cli.common.parser import Group
-from gpumem.cli.common.progress import Progress, tell
+from gpumem.cli.common.parser import Option, option
+from gpumem.cli.common.progress import tell
 
 FILE = "trace file, or vgg16, resnet18, mlp3, which are bundled"
 
@@ -70,11 +71,12 @@ def _instead(file: str, names: Sequence[str]) -> str:
     return known + ("" if near is None else f"; did you mean {file[: len(file) - len(name)] + near!r}?")
 
 
-def add_workspaces(p: Group, *, several: bool = False, usual: str = "none") -> None:
-    """Add the option that `with_workspaces` reads; of several rules, which `each_way` reads."""
+def workspaces_flag(*, several: bool = False, usual: str = "none") -> Option:
+    """Return the option that `with_workspaces` reads; of several rules, which `each_way` reads."""
     told = "give convolutions workspaces: fastest, none, or bytes that none exceeds (default: %(default)s)"
     told += "; each trace once by every rule" if several else ""
-    p.add_argument("--workspaces", default=usual, metavar="fastest|none|SIZE" + "[,...]" * several, help=told)
+    metavar = "fastest|none|SIZE" + "[,...]" * several
+    return option("--workspaces", default=usual, metavar=metavar, help=told)
 
 
 def each_way(trace: gpumem.Trace, text: str) -> list[tuple[str, gpumem.Trace]]:
@@ -109,9 +111,9 @@ def _bytes(text: str, whole: int) -> int:
     return amount(text, whole, "--workspaces", least=0)
 
 
-def read_with_ops(source: Path, machine: gpumem.Machine, progress: Progress, workspaces: str = "none") -> gpumem.Trace:
+def read_with_ops(source: Path, machine: gpumem.Machine, workspaces: str = "none") -> gpumem.Trace:
     """Read a trace to plan for; say so where it brings the durations of another machine, or is given workspaces."""
-    progress(f"reading {source}")
+    work.tell(f"reading {source}")
     loaded = io.load(source)
     trace, timed = loaded.trace, loaded.meta.get("machine") or machine.name
     if not len(trace.ops):
@@ -121,9 +123,7 @@ def read_with_ops(source: Path, machine: gpumem.Machine, progress: Progress, wor
     return with_workspaces(machine.timed(trace), workspaces)
 
 
-def traces_of(
-    files: Sequence[str], machine: gpumem.Machine, progress: Progress, workspaces: str = "none"
-) -> list[gpumem.Trace]:
+def traces_of(files: Sequence[str], machine: gpumem.Machine, workspaces: str = "none") -> list[gpumem.Trace]:
     """Read traces to plan for, by each rule for workspaces; the bundled ones where none are named."""
-    read = [read_with_ops(source_of(file), machine, progress) for file in files or io.BUNDLED]
+    read = [read_with_ops(source_of(file), machine) for file in files or io.BUNDLED]
     return [way for trace in read for _, way in each_way(trace, workspaces)]

@@ -4,18 +4,118 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NoReturn
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from gpumem.base.names import meant, unknown
+from gpumem.base.names import meant, one_of, unknown
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction["Parser"]
     Group = argparse._ActionsContainer
 else:
     Commands = Group = object
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads the value of an option, and objects to it by a `ValueError` that names the option."""
+
+    read: Callable[[str, str], Any]
+    what: str
+
+    def __call__(self, text: str) -> Any:
+        return self.read(text, self.what)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option or a file of a command, declared: its names, and what else `add_argument` takes."""
+
+    names: tuple[str, ...]
+    how: Mapping[str, Any]
+
+    @property
+    def dest(self) -> str:
+        """The attribute that has its value."""
+        return str(self.how.get("dest", self.names[-1].lstrip("-").replace("-", "_")))
+
+    def value(self, args: argparse.Namespace) -> Any:
+        """Return what was given; None where nothing was."""
+        return getattr(args, self.dest)
+
+    def add(self, where: Group) -> None:
+        """Add it to a parser or a group."""
+        where.add_argument(*self.names, **self.how)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Options that help shows under a title of their own."""
+
+    title: str
+    options: Iterable[Declared]
+
+    def add(self, where: Group) -> None:
+        """Add them to a parser."""
+        add_options(where.add_argument_group(self.title), *self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Options of which at most one may be given, or, where that is required, one has to be."""
+
+    options: Iterable[Option]
+    required: bool = False
+
+    def add(self, where: Group) -> None:
+        """Add them to a parser or a group."""
+        add_options(where.add_mutually_exclusive_group(required=self.required), *self.options)
+
+
+Declared: TypeAlias = "Option | Section | OneOf"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the command line, declared: its help is what `run` says of itself."""
+
+    name: str
+    run: Callable[[argparse.Namespace], int]
+    help: str
+    options: Iterable[Declared]
+    examples: Sequence[str] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def add(self, commands: Commands) -> None:
+        """Add it to the commands of a parser."""
+        p = commands.add_parser(self.name, help=self.help, description=self.run.__doc__, examples=self.examples)
+        add_options(p, *self.options)
+        p.set_defaults(run=self.run, **self.defaults)
+
+
+def option(*names: str, read: Callable[[str, str], Any] | None = None, **how: Any) -> Option:
+    """Declare an option; `read(text, name)` returns its value, and names the option where it objects.
+
+    >>> parser = Parser()
+    >>> add_options(parser, option("--seconds", read=positive))
+    >>> parser.parse_args(["--seconds", "3"]).seconds
+    3.0
+    >>> parser.parse_args(["--seconds", "0"])
+    Traceback (most recent call last):
+    ValueError: --seconds: 0.0 is not positive and finite
+    """
+    return Option(names, how if read is None else {**how, "type": Reader(read, names[-1])})
+
+
+def add_options(where: Group, *options: Declared) -> None:
+    """Add what is declared to a parser, or to a group of it."""
+    for one in options:
+        one.add(where)
 
 
 class Parser(argparse.ArgumentParser):
@@ -69,6 +169,15 @@ class Parser(argparse.ArgumentParser):
         told = message.removeprefix("argument ").replace("expected one argument", "a value must follow")
         told = told.replace("ignored explicit argument", "it takes no value, not")
         self.exit(2, f"gpumem: error: {' '.join(told.split())} (see {self.prog} --help)\n")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Read a value; a reader's objection is no matter of usage, and passes as it is."""
+        if not isinstance(action.type, Reader):
+            return super()._get_value(action, arg_string)
+        try:
+            return action.type(arg_string)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(action, str(error)) from error
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -129,3 +238,38 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r:.60} is not a number") from None
+
+
+def positive(text: str, what: str) -> float:
+    """Read a number above 0."""
+    if not 0 < (value := number(text)) < math.inf:
+        raise ValueError(f"{what}: {value} is not positive and finite")
+    return value
+
+
+def finite(text: str, what: str) -> float:
+    """Read a number that is not below 0."""
+    if not 0 <= (value := number(text)) < math.inf:
+        raise ValueError(f"{what}: {value} is not finite and >= 0")
+    return value
+
+
+def at_least(least: int) -> Callable[[str, str], int]:
+    """Return what reads a whole number that is not below `least`."""
+
+    def read(text: str, what: str) -> int:
+        if (value := whole(text)) < least:
+            raise ValueError(f"{what}: {value} is below {least}")
+        return value
+
+    return read
+
+
+def word(known: Iterable[str] | str) -> Callable[[str, str], str]:
+    """Return what reads one of some words; `module:NAME` is where they stand, imported once somebody gives one."""
+
+    def read(text: str, what: str) -> str:
+        one_of(what, text, resolve_name(known) if isinstance(known, str) else known)
+        return text
+
+    return read

@@ -9,25 +9,25 @@ from typing import Any
 
 from gpumem import pool, swap
 from gpumem.base.names import meant, taken
-from gpumem.cli.common.parser import Group, Parser
+from gpumem.cli.common.parser import Option, option
 from gpumem.swap.planner import Declared
 
 OWN = "module:name is one of your own, looked for in the current directory as well"
 FLAGS = ("seed", "effort", "seconds", "peaks", "threshold", "recompute", "score")  # options that have a flag
+OPTION = option(
+    "--option",
+    action="append",
+    default=[],
+    metavar="NAME=VALUE",
+    help="an option of a planner that has no flag here; may be given several times",
+)
 TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def add_planner(p: Parser | Group, usual: str | None, help: str, *, several: bool = True) -> None:
-    """Add `--planner`, and `--option` for what has no flag of its own."""
+def planner_flags(usual: str | None, help: str, *, several: bool = True) -> tuple[Option, Option]:
+    """Return `--planner`, and `--option` for what has no flag of its own."""
     metavar = "NAME[,NAME]|all" if several else "NAME"
-    p.add_argument("--planner", default=usual, metavar=metavar, help=f"{help}; {OWN}")
-    add_option(p)
-
-
-def add_option(p: Parser | Group) -> None:
-    """Add `--option`."""
-    told = "an option of a planner that has no flag here; may be given several times"
-    p.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=told)
+    return option("--planner", default=usual, metavar=metavar, help=f"{help}; {OWN}"), OPTION
 
 
 def planners_asked(args: argparse.Namespace) -> dict[str, swap.Planner]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,10 @@ import gpumem
 from gpumem import pool
 from gpumem.base.names import choice, choices
 from gpumem.base.units import amount, human_ns
-from gpumem.cli.common.args import add_machine, one_word
-from gpumem.cli.common.parser import Group, Parser
-from gpumem.cli.common.planners import add_planner, of_use, options_told, planners_asked
-from gpumem.cli.common.progress import Progress, tell
+from gpumem.cli.common.args import machine_flags
+from gpumem.cli.common.parser import Option, Section, at_least, option, positive, word
+from gpumem.cli.common.planners import of_use, options_told, planner_flags, planners_asked
+from gpumem.cli.common.progress import tell
 from gpumem.cli.common.uncertainty import uncertainty_of
 
 if TYPE_CHECKING:
@@ -24,71 +23,82 @@ if TYPE_CHECKING:
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
 ROBUST = "of the search: plan for durations that are off by log-normal factors of this sigma"
 SEED = "of planners that draw random numbers"
-OWN = ("seed", "effort", "seconds", "peaks", "threshold", "recompute", "robust")  # options that some planners take
+SCORE = option(
+    "--score",
+    metavar="NAME[,NAME]|all",
+    help="of AutoSwap and its kin: doa, aoa, wdoa, swdoa, several, or all, the default: the cheapest counts",
+)
+NO_CHECK = option("--no-check", action="store_true", help="do not hold the result against the naive oracles")
+SWAPPING = (
+    option(
+        "--peaks",
+        read=word("gpumem.swap.autoswap.planner:PEAKS"),
+        metavar="first|all",
+        help="of AutoSwap and its kin: candidates straddle the first peak, or all",
+    ),
+    option("--threshold", metavar="SIZE", help="of most planners: the smallest buffer to swap (mostly 1MiB)"),
+    option(
+        "--no-recompute",
+        dest="recompute",
+        action="store_false",
+        default=None,
+        help="of planners that make values again: swap only",
+    ),
+    option("--robust", type=float, metavar="X", help=ROBUST),
+)
+OWN = ("seed", "effort", "seconds", *(one.dest for one in SWAPPING))  # options that some planners take
 
 
-def add_limits(p: Parser, otherwise: str = "") -> Group:
-    """Add the two limits, the machine and how to place; return the group of options about planners."""
-    limits = p.add_argument_group("what to plan for")
-    limits.add_argument("--limit", metavar="SIZE", help=f"size of the pool: {SIZE} (placed clock{otherwise})")
-    limits.add_argument("--load-limit", metavar="SIZE", help=f"the papers' limit, of the load: {SIZE} (capacity clock)")
-    add_machine(limits, "gtx1080ti")
-    how = p.add_argument_group("how to plan")
-    how.add_argument("--pool", metavar="NAME", help="pool planner (default: search for a pool limit, else best-fit)")
-    how.add_argument("--alignment", type=int, default=256, metavar="N", help="of offsets, bytes (default: %(default)s)")
-    how.add_argument("--no-check", action="store_true", help="do not hold the result against the naive oracles")
-    return how
-
-
-def add_options(p: Parser, seed: str = SEED) -> None:
-    """Add the options that `make` reads."""
-    how = add_limits(p, "; default: what the machine has available")
-    add_planner(how, "search", "swap planner (default: %(default)s)", several=False)
-    score = "of AutoSwap and its kin: doa, aoa, wdoa, swdoa, several, or all, the default: the cheapest counts"
-    how.add_argument("--score", metavar="NAME[,NAME]|all", help=score)
-    add_own(how, seed)
-
-
-def add_own(p: Group, seed: str = SEED) -> None:
-    """Add what some planners take and others do not; each has its own default."""
-    p.add_argument(
-        "--peaks", metavar="first|all", help="of AutoSwap and its kin: candidates straddle the first peak, or all"
+def limit_flags(*how: Option, otherwise: str = "") -> tuple[Section, Section]:
+    """Return the two limits, the machine and how to place; and `how`, options about planners."""
+    limits = (
+        option("--limit", metavar="SIZE", help=f"size of the pool: {SIZE} (placed clock{otherwise})"),
+        option("--load-limit", metavar="SIZE", help=f"the papers' limit, of the load: {SIZE} (capacity clock)"),
     )
-    p.add_argument("--threshold", metavar="SIZE", help="of most planners: the smallest buffer to swap (mostly 1MiB)")
-    again = "of planners that make values again: swap only"
-    p.add_argument("--no-recompute", dest="recompute", action="store_false", default=None, help=again)
-    p.add_argument("--robust", type=float, metavar="X", help=ROBUST)
-    add_search(p, "1 takes up to half a minute a plan", seed)
-
-
-def add_search(p: Group, effort: str = "1, the default, takes some seconds", seed: str = SEED) -> None:
-    """Add what planners take that search; pool planners take no more. `effort` says what its unit costs."""
-    p.add_argument("--effort", type=float, metavar="X", help=f"of planners that search: {effort}")
-    p.add_argument(
-        "--seconds", type=float, metavar="S", help="the whole time of a planner: it ends with the best by then"
+    placing = (
+        option("--pool", metavar="NAME", help="pool planner (default: search for a pool limit, else best-fit)"),
+        option("--alignment", type=int, default=256, metavar="N", help="of offsets, bytes (default: %(default)s)"),
+        NO_CHECK,
     )
-    p.add_argument("--seed", type=int, metavar="N", help=seed)
+    machine = machine_flags("gtx1080ti")
+    return Section("what to plan for", (*limits, *machine)), Section("how to plan", (*placing, *how))
+
+
+def plan_flags(seed: str = SEED) -> tuple[Section, Section]:
+    """Return the options that `make` reads."""
+    planner = planner_flags("search", "swap planner (default: %(default)s)", several=False)
+    return limit_flags(*planner, SCORE, *own_flags(seed), otherwise="; default: what the machine has available")
+
+
+def own_flags(seed: str = SEED) -> tuple[Option, ...]:
+    """Return what some planners take and others do not; each has its own default."""
+    return *SWAPPING, *search_flags("1 takes up to half a minute a plan", seed)
+
+
+def search_flags(effort: str = "1, the default, takes some seconds", seed: str = SEED) -> tuple[Option, ...]:
+    """Return what planners take that search; pool planners take no more. `effort` says what its unit costs."""
+    return (
+        option("--effort", read=positive, metavar="X", help=f"of planners that search: {effort}"),
+        option(
+            "--seconds",
+            read=positive,
+            metavar="S",
+            help="the whole time of a planner: it ends with the best by then",
+        ),
+        option("--seed", read=at_least(0), metavar="N", help=seed),
+    )
 
 
 def own_options(
     args: argparse.Namespace, planners: Mapping[str, Callable[..., Any]], whole: int = 0, *, more: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the options of `add_own`, or `add_search`, and those of `--option`, that were given.
+    """Return the options of `own_flags`, or `search_flags`, and those of `--option`, that were given.
 
     Each must be of use to one of the planners, but for those of `more`, which the command itself has a use for.
     """
-    from gpumem.swap.autoswap.planner import PEAKS
-
     given = {name: value for name in OWN if (value := getattr(args, name, None)) is not None}
     if "threshold" in given:
         given["threshold"] = amount(given["threshold"], whole, "--threshold", least=0)
-    if "peaks" in given:
-        one_word(args, "peaks", PEAKS)
-    if given.get("seed", 0) < 0:
-        raise ValueError(f"--seed: {given['seed']} is below 0")
-    for name in ("seconds", "effort"):
-        if not 0 < given.get(name, 1) < math.inf:
-            raise ValueError(f"--{name}: {given[name]} is not positive and finite")
     for name in given.keys() - set(more):
         of_use("--no-recompute" if name == "recompute" else f"--{name}", name, planners)
     return given | options_told(args, planners)
@@ -101,7 +111,7 @@ def uncertain(args: argparse.Namespace) -> Uncertainty | None:
 
 
 def goals(args: argparse.Namespace, trace: gpumem.Trace) -> dict[str, Any]:
-    """Read the options of `add_limits`, as keywords of `gpumem.plan`."""
+    """Read the options of `limit_flags`, as keywords of `gpumem.plan`."""
     load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
     limit = None if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
     if args.pool:
@@ -113,12 +123,11 @@ def make(
     trace: gpumem.Trace,
     machine: gpumem.Machine,
     args: argparse.Namespace,
-    progress: Progress,
     *,
     usual: Mapping[str, Any] = MappingProxyType({}),
     more: Collection[str] = (),
 ) -> gpumem.Planned:
-    """Plan by the options of `add_options`; `usual` are the command's own defaults, `more` as in `own_options`."""
+    """Plan by the options of `plan_flags`; `usual` are the command's own defaults, `more` as in `own_options`."""
     from gpumem.swap.autoswap import SCORES
 
     if args.planner == "all" or "," in args.planner:
@@ -129,8 +138,7 @@ def make(
     options = planners[args.planner].known({**usual, **own})
     if score is not None:
         of_use("--score", "score", planners)
-    options |= goals(args, trace) | {"check": not args.no_check, "progress": progress}
-    options |= {"uncertainty": uncertain(args)}
+    options |= goals(args, trace) | {"check": not args.no_check, "uncertainty": uncertain(args)}
     planned = gpumem.plan(trace, machine, planner=args.planner, score=score, **options)
     if not args.no_check:
         planned.checked.told(tell)

@@ -8,25 +8,45 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
-from gpumem.cli.common.parser import Group
+from gpumem.cli.common.parser import option, word
 
 if TYPE_CHECKING:
     from gpumem.torch import TrainingScript
     from gpumem.torch.step.workload import Make
 
 DEVICES = ("meta", "cpu", "cuda")
-ASSUME = ("balanced", "worst", "none")
 WORKLOAD = "a Python file and in it make(batch=...), which builds a model and returns the step that trains it"
 
 
-def add_workload(p: Group) -> None:
-    """Add the arguments that `words_of` reads."""
-    p.add_argument("workload", nargs="?", metavar="FILE.py:make", help=WORKLOAD)
-    told = (
-        "instead: a whole training script and its arguments, all that follow; it runs as by itself, on a GPU that is "
-        "not there, until three iterations are through"
-    )
-    p.add_argument("--script", nargs=argparse.REMAINDER, metavar="FILE.py", help=told)
+WORKLOADS = (
+    option("workload", nargs="?", metavar="FILE.py:make", help=WORKLOAD),
+    option(
+        "--script",
+        nargs=argparse.REMAINDER,
+        metavar="FILE.py",
+        help="instead: a whole training script and its arguments, all that follow; it runs as by itself, on a GPU that "
+        "is not there, until three iterations are through",
+    ),
+)  # what `words_of` reads
+DEVICE = option(
+    "--device",
+    read=word(DEVICES),
+    default="meta",
+    metavar="meta|cpu|cuda",
+    help="where the step runs; meta computes nothing and takes no memory (default: %(default)s)",
+)
+CHUNK = option(
+    "--chunk",
+    metavar="SIZE",
+    help="split calls on all tensors of an optimizer into ops that touch at most so much: bytes, KiB/MiB/GiB",
+)
+ASSUMED = option(
+    "--assume",
+    read=word(("balanced", "worst", "none")),
+    metavar="balanced|worst|none",
+    help="of sizes that depend on what the net computes: each class as often and half of each mask, or all the same "
+    "class and all of each mask; none: assume nothing, and refuse a step that asks for a value that is not known",
+)
 
 
 def words_of(args: argparse.Namespace) -> list[str]:
@@ -46,27 +66,6 @@ def words_of(args: argparse.Namespace) -> list[str]:
     if args.workload is not None:
         raise ValueError(f"{args.workload!r:.60} and --script {args.script[0]}: one of the two")
     return ["--script", *args.script]
-
-
-def add_device(p: Group) -> None:
-    """Add where the step runs while it is captured, one of `DEVICES`."""
-    told = "where the step runs; meta computes nothing and takes no memory (default: %(default)s)"
-    p.add_argument("--device", default="meta", metavar="meta|cpu|cuda", help=told)
-
-
-def add_chunk(p: Group) -> None:
-    """Add in what pieces an optimizer's calls run."""
-    told = "split calls on all tensors of an optimizer into ops that touch at most so much: bytes, KiB/MiB/GiB"
-    p.add_argument("--chunk", metavar="SIZE", help=told)
-
-
-def add_assume(p: Group) -> None:
-    """Add what to assume of values that nobody knows without running, one of `ASSUME`."""
-    told = (
-        "of sizes that depend on what the net computes: each class as often and half of each mask, or all the same "
-        "class and all of each mask; none: assume nothing, and refuse a step that asks for a value that is not known"
-    )
-    p.add_argument("--assume", metavar="balanced|worst|none", help=told)
 
 
 @contextmanager

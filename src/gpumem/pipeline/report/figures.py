@@ -93,7 +93,7 @@ class Figure(Shown):
     above: tuple[str, float] | None = None
     log: bool = False
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         """Return everything for JSON."""
         return asdict(self)
 

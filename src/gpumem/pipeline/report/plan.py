@@ -1,20 +1,17 @@
-"""What a plan costs and saves, as a table for people and as JSON for programs."""
+"""A trace as it runs, and how much of what a plan does to it: what tables and JSON say of both."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from gpumem.base.arguments import strict_fields
-from gpumem.base.display import Facts, Shown, clipped
-from gpumem.base.units import human, human_ns, percent
-from gpumem.pipeline.report.text import decided, unswapped, versus
-from gpumem.simulator.realised import Realised
+from gpumem.base.arguments import strict, strict_fields
+from gpumem.base.display import Facts, Shown
+from gpumem.base.units import human, human_ns
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.plan import Hold, Plan, Recompute
 from gpumem.swap.plan.tails import drops_tail
-from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, Trace
+from gpumem.trace import RECOMPUTE, Trace
 from gpumem.trace.placement import Placement
 
 
@@ -44,101 +41,55 @@ class Run(Shown):
         return int(mine.sum()), int((self.timeline.end - self.timeline.start)[mine].sum())
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Report(Shown):
-    """A plan for one trace on one machine, against the same trace without it.
+@dataclass(frozen=True, slots=True)
+class DecisionCounts:
+    """How much a plan decides, in the words of a report.
 
-    `limit` is the size of the pool, if one was asked for; `load_limit` what the load was brought down to.
-    `clock` judges both runs: `placed` for a pool, `capacity` for the papers' load limit. `score` is empty where the
-    planner has none.
+    Parameters
+    ----------
+    swaps, recomputed : int
+        Gaps in which a buffer is on the host, and in which it is made again.
+    reruns, recompute_ns : int
+        Ops that run again in an iteration, and their nanoseconds.
+    held, tails : int
+        The `Hold` decisions: values kept for reruns, and dead tails that are dropped.
     """
 
-    machine: str
-    score: str
-    plan: Plan
-    before: Run
-    after: Run
-    limit: int | None
-    load_limit: int
-    clock: str
-    placed: Timeline  # by the placed clock, whatever the limit
-    planner: str
-    realised: Realised | None = None  # where durations are not as planned with
+    swaps: int
+    recomputed: int
+    reruns: int
+    recompute_ns: int
+    held: int
+    tails: int
 
-    def _facts(self) -> Facts:
-        r = self.row()
-        footprint = f"{human(r['footprint'])} to {human(r['footprint_after'])}"
-        return {
-            "": clipped(r["trace"], 40),
-            "on": clipped(self.machine, 30),
-            "by": clipped(self.score or self.planner, 30),
-            "swaps": r["swaps"],
-            **({"recomputations": r["recomputed"]} if r["recomputed"] else {}),
-            "footprint": footprint,
-            "overhead": percent(r["overhead"]),
-        }
+    @classmethod
+    @strict
+    def of(cls, plan: Plan, before: Run, after: Run) -> DecisionCounts:
+        """Count what a plan decides about a trace, and what runs again for that."""
+        tails = sum(drops_tail(d, before.trace) for d in plan.decisions)
+        held = sum(isinstance(d, Hold) for d in plan.decisions) - tails
+        recomputed = sum(isinstance(d, Recompute) for d in plan.decisions)
+        return cls(len(plan.swaps), recomputed, *after.again(), held, tails)
 
-    def row(self) -> dict[str, Any]:
-        """Return all figures: bytes, nanoseconds, `overhead` as a fraction.
+    def lines(self, by: str, copied: str = "") -> Iterator[str]:
+        """Yield lines of a table; `by` is the score or the planner, `copied` stands behind the swaps.
 
-        `swaps` and `recomputed` count gaps; `reruns` the ops that run again, `recompute_ns` their time in an iteration;
-        `held` and `tails` the `Hold` decisions, which keep values for reruns, or drop dead tails.
+        >>> print(*DecisionCounts(2, 3, 7, 1500, 1, 2).lines("doa"), sep="\\n")
+        swapped                   2 gaps by doa
+        recomputed                3 gaps: 7 ops run again, 1.50 us an iteration
+        held                      1 value for reruns
+        dropped                   2 dead tails
+        >>> next(DecisionCounts(0, 3, 7, 1500, 0, 0).lines("checkpoint"))
+        'recomputed                3 gaps by checkpoint: 7 ops run again, 1.50 us an iteration'
         """
-        before, after = self.before, self.after
-        overhead, (reruns, recompute_ns) = after.timeline.overhead(before.timeline), after.again()
-        tails = sum(drops_tail(d, before.trace) for d in self.plan.decisions)
-        return {
-            "trace": before.trace.name,
-            "machine": self.machine,
-            "planner": self.planner,
-            "score": self.score,
-            "ops": before.trace.n,
-            "buffers": len(before.trace.buffers),
-            "limit": self.limit,
-            "load_limit": self.load_limit,
-            "clock": self.clock,
-            "swaps": len(self.plan.swaps),
-            "recomputed": sum(isinstance(d, Recompute) for d in self.plan.decisions),
-            "reruns": reruns,
-            "recompute_ns": recompute_ns,
-            "held": sum(isinstance(d, Hold) for d in self.plan.decisions) - tails,
-            "tails": tails,
-            "peak_load": before.trace.peak_load,
-            "peak_load_after": after.trace.peak_load,
-            "footprint": before.placement.height,
-            "footprint_after": after.placement.height,
-            "ratio": before.placement.ratio(before.trace),
-            "ratio_after": after.placement.ratio(after.trace),
-            "bytes_out": after.copied(COPY_OUT),
-            "bytes_in": after.copied(COPY_IN),
-            "makespan_before_ns": before.timeline.makespan,
-            "makespan_ns": after.timeline.makespan,
-            "placed_makespan_ns": self.placed.makespan,
-            "overhead": overhead if math.isfinite(overhead) else None,
-            "stalls": dict(after.timeline.stalls),
-            **(self.realised.row() if self.realised else {}),
-        }
-
-    def table(self) -> str:
-        """Return the figures as a table; below it whether swapping is needed, where that is not plain."""
-        r = self.row()
-        goals = [f"pool of {human(r['limit'])}"] if r["limit"] is not None else []
-        if r["clock"] == "capacity":
-            goals.append(f"load limit of {human(r['load_limit'])}")
-        lines = [
-            f"{r['trace']}: {r['ops']} ops, {r['buffers']} buffers, on {r['machine']}, {', '.join(goals)}",
-            "",
-            f"{'':26}{'before':>14}{'after':>14}{'change':>10}",
-            versus("peak load", r["peak_load"], r["peak_load_after"], human),
-            versus("footprint", r["footprint"], r["footprint_after"], human),
-            f"{'competitive ratio':26}{r['ratio']:>14.4f}{r['ratio_after']:>14.4f}",
-            versus(f"iteration ({r['clock']} clock)", r["makespan_before_ns"], r["makespan_ns"], human_ns),
-            "",
-            *decided(r, f": {human(r['bytes_out'])} out, {human(r['bytes_in'])} in an iteration"),
-            f"{'overhead as planned':26}{percent(r['overhead'])}",
-            *([f"{'as it turns out':26}{self.realised}"] if self.realised else []),
-            f"{'stalls':26}" + ", ".join(f"{human_ns(ns)} for {what}" for what, ns in r["stalls"].items()),
-        ]
-        load_limit = r["load_limit"] if r["clock"] == "capacity" else None
-        told = unswapped(r["peak_load"], r["footprint"], r["limit"], load_limit)
-        return "\n".join([*lines, *(["", told] if told else [])])
+        swaps = self.swaps or not self.recomputed
+        if swaps:
+            yield f"{'swapped':26}{self.swaps} gaps by {by}{copied}"
+        if self.recomputed:
+            reruns = f"{self.reruns} {'op runs' if self.reruns == 1 else 'ops run'} again"
+            time = f"{human_ns(self.recompute_ns)} an iteration"
+            yield f"{'recomputed':26}{self.recomputed} gaps{'' if swaps else f' by {by}'}: {reruns}, {time}"
+        if self.held:
+            yield f"{'held':26}{self.held} {'value' if self.held == 1 else 'values'} for reruns"
+        if self.tails:
+            yield f"{'dropped':26}{self.tails} dead {'tail' if self.tails == 1 else 'tails'}"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import metadata
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
-from gpumem.base.units import exact, human, human_ns
+from gpumem.base.units import exact, human
 from gpumem.base.version import __version__
 
 
@@ -81,32 +80,6 @@ def unswapped(load: int, height: int, pool: int | None, load_limit: int | None) 
         f"its {what} takes {exact(need)}, {exact(need - limit)} more than the limit" for what, need, limit in above
     )
     return f"without a swap {figures}"
-
-
-def decided(row: Mapping[str, Any], copied: str = "") -> list[str]:
-    """Return lines of a table on what a plan does: of a row of `Report`, its swaps, recomputations, held buffers.
-
-    >>> row = {"swaps": 2, "score": "doa", "recomputed": 3, "reruns": 7, "recompute_ns": 1500, "held": 1}
-    >>> row["tails"] = 2
-    >>> print("\\n".join(decided(row)))
-    swapped                   2 gaps by doa
-    recomputed                3 gaps: 7 ops run again, 1.50 us an iteration
-    held                      1 value for reruns
-    dropped                   2 dead tails
-    >>> print(decided(row | {"swaps": 0, "score": "", "planner": "checkpoint"})[0])
-    recomputed                3 gaps by checkpoint: 7 ops run again, 1.50 us an iteration
-    """
-    by, swaps = f" by {row['score'] or row['planner']}", row["swaps"] or not row["recomputed"]
-    lines = [f"{'swapped':26}{row['swaps']} gaps{by}{copied}"] if swaps else []
-    if row["recomputed"]:
-        reruns = f"{row['reruns']} {'op runs' if row['reruns'] == 1 else 'ops run'} again"
-        time = f"{human_ns(row['recompute_ns'])} an iteration"
-        lines.append(f"{'recomputed':26}{row['recomputed']} gaps{'' if swaps else by}: {reruns}, {time}")
-    if row["held"]:
-        lines.append(f"{'held':26}{row['held']} {'value' if row['held'] == 1 else 'values'} for reruns")
-    if row["tails"]:
-        lines.append(f"{'dropped':26}{row['tails']} dead {'tail' if row['tails'] == 1 else 'tails'}")
-    return lines
 
 
 def versus(what: str, before: int, after: int, show: Callable[[int], str]) -> str:

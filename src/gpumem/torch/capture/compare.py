@@ -109,7 +109,7 @@ class CaptureComparison(Shown):
         """Return the answer in one line."""
         return f"{self._subject}: without a device and on the host: {self.verdict}"
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         """Return all figures; sizes in bytes."""
         sides = {"device": self.device.trace, "host": self.host.trace}
         return {
