@@ -194,6 +194,18 @@ gpumem.Plan.of(trace, swaps) return one
         raise TypeError(_refusal(where, name, value, annotation))
 
 
+def at_least_one(**numbers: int | None) -> None:
+    """Refuse a number below 1; None passes.
+
+    >>> at_least_one(examples=3, max_size=None, steps=0)
+    Traceback (most recent call last):
+    ValueError: steps: 0 is below 1
+    """
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise ValueError(f"{name}: {number} is below 1")
+
+
 def _refusal(where: str, name: str, value: object, annotation: str) -> str:
     kinds = _kinds(annotation)
     wanted = " or ".join(_word(kind) for kind in kinds)

@@ -16,7 +16,7 @@ from math import inf, lcm
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least_one, strict
 from gpumem.simulator._sharing_loop import SharedClock, Streams, kernels
 from gpumem.simulator.host_threads import Hosts
 from gpumem.simulator.machine import Machine
@@ -111,8 +111,7 @@ def share(
     """
     if not len(trace.ops):
         raise ValueError(f"trace {trace.name!r}: no ops, a bare instance has no timeline")
-    if iterations < 1:
-        raise ValueError(f"iterations: {iterations} is below 1")
+    at_least_one(iterations=iterations)
     kernel, alone = kernels(trace), machine.durations(trace)
     streams = len(np.unique(trace.ops.stream[kernel]))
     unit, rate = rates(slowdown, streams)

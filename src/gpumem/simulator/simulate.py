@@ -28,7 +28,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least_one, strict
 from gpumem.base.units import human
 from gpumem.simulator._iteration import Clock, Reservations, Steps
 from gpumem.simulator.host_threads import Hosts, hosted
@@ -169,8 +169,7 @@ def baseline(
 def _check(trace: Trace, placement: Placement | None, capacity: int | None, iterations: int) -> None:
     if not len(trace.ops):
         raise ValueError(f"trace {trace.name!r}: no ops, a bare instance has no timeline")
-    if iterations < 1:
-        raise ValueError(f"iterations: {iterations} is below 1")
+    at_least_one(iterations=iterations)
     if capacity is None:
         return
     if placement is not None:

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from gpumem.base.arguments import expect, strict
+from gpumem.base.arguments import at_least_one, expect, strict
 from gpumem.testing.allocators.contract import Witness, optional
 from gpumem.testing.allocators.history import Player
 from gpumem.testing.allocators.patterns import PATTERNS, UNITS, Pattern, Source
@@ -93,9 +93,7 @@ def check_allocator(
         p0 = a.allocate(1)  # 0
         a.free(p0)
     """  # noqa: E501
-    for name, number in (("examples", examples), ("streams", streams), ("steps", steps), ("max_size", max_size)):
-        if number is not None and number < 1:
-            raise ValueError(f"{name}: {number} is below 1")
+    at_least_one(examples=examples, streams=streams, steps=steps, max_size=max_size)
     trial = Trial(factory, max_size=max_size, skip=skip)
     random = Random(seed)
     for example in range(examples):
