@@ -183,15 +183,16 @@ def _test(kind: str) -> Test:
     return PLAIN.get(head) or MANY[head]
 
 
-def at_least(what: str, value: float, least: int = 1) -> None:
-    """Refuse a number that is too small.
+def at_least(least: int, /, **numbers: float | None) -> None:
+    """Refuse a number that is too small; None passes.
 
-    >>> at_least("iterations", 0)
+    >>> at_least(1, examples=3, max_size=None, iterations=0)
     Traceback (most recent call last):
     ValueError: iterations: 0 is below 1
     """
-    if value < least:
-        raise ValueError(f"{what}: {value} is below {least}")
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            raise ValueError(f"{name}: {number} is below {least}")
 
 
 def finite(what: str, value: float) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.base.jit import jit
 from gpumem.execute.backend import Bytes, Call
 from gpumem.execute.views import Views
@@ -208,8 +208,7 @@ def in_units(trace: Trace, unit: int) -> Trace:
     >>> in_units(Trace(Buffers.make([300, 256], [0, 0], [1, 1]), Ops.make([[]], [[0, 1]])), 256).buffers.size
     array([2, 1])
     """
-    if unit < 1:
-        raise ValueError(f"unit: {unit} is below 1")
+    at_least(1, unit=unit)
     buffers = replace(trace.buffers, size=-(-trace.buffers.size // unit), shape=None, dtype=None)
     return Trace(buffers, trace.ops, name=trace.name)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.base.arguments import expect, strict
+from gpumem.base.arguments import at_least, expect, strict
 from gpumem.base.display import Shown
 from gpumem.base.errors import ExecutionError
 from gpumem.execute.backend import Backend, Bytes, Call, Token, Work
@@ -88,8 +88,7 @@ class Program(Shown):
         in round `k + lag[i]`. There are `iterations + lag.max()` rounds, and in the first and the last of them ops are
         left out. The timeline is that of the last round with all ops, if there is one.
         """
-        if iterations < 1:
-            raise ValueError(f"iterations: {iterations} is below 1")
+        at_least(1, iterations=iterations)
         self._has_memory()
         late = np.zeros(len(self.works), np.int64) if lag is None else np.asarray(lag)
         if late.shape != (len(self.works),) or late.min(initial=0) < 0:

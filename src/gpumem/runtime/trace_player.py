@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.base.display import Facts, Shown
 from gpumem.execute import Block, Launch, Views
 from gpumem.execute.backend import Bytes, Call, nbytes
@@ -146,8 +146,7 @@ def play(
     >>> w, device.peak
     (array([48]), 16)
     """
-    if iterations < 1:
-        raise ValueError(f"iterations: {iterations} is below 1")
+    at_least(1, iterations=iterations)
     player = TracePlayer.of(trace, launch, device, outside)
     player.begin(state or {})
     for _ in range(iterations):

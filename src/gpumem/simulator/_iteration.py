@@ -65,7 +65,7 @@ def check_runs(trace: Trace, iterations: int) -> None:
     """Refuse what cannot run: a trace without ops, or no iteration."""
     if not len(trace.ops):
         raise ValueError(f"trace {trace.name!r}: no ops, a bare instance has no timeline")
-    at_least("iterations", iterations)
+    at_least(1, iterations=iterations)
 
 
 def engines(trace: Trace, machine: Machine) -> I64:

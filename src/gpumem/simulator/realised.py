@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import percent
 from gpumem.simulator.machine import Machine
@@ -112,8 +112,7 @@ def realised(
     median 0.00%, 95th percentile 0.00% of 20 draws
     median 2.11%, 95th percentile 7.24% of 20 draws
     """
-    if draws < 1:
-        raise ValueError(f"draws: {draws} is below 1")
+    at_least(1, draws=draws)
     found = _overheads(trace, planned, machine, uncertainty, placements, capacity, draws)
     return Realised(uncertainty, np.fromiter(found, np.float64, draws))
 

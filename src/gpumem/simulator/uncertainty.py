@@ -80,7 +80,7 @@ class Uncertainty:
             raise ValueError(f"link: {self.link} is not in (0, 1]")
         if not 0 <= self.link_used < 1:
             raise ValueError(f"link_used: {self.link_used} is not in [0, 1)")
-        at_least("seed", self.seed, 0)
+        at_least(0, seed=self.seed)
 
     @property
     def certain(self) -> bool:

@@ -10,7 +10,7 @@ from typing import NoReturn
 import numpy as np
 
 from gpumem import check
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.base.errors import CheckError
 from gpumem.testing.allocators.contract import optional
 from gpumem.testing.contract_error import ContractError
@@ -128,10 +128,7 @@ def check_planner(
     gpumem.testing.contract_error.ContractError: placement: buffers 0 and 1: overlap in time and address, at byte 0
         trace = Trace.from_lifetimes([1, 1], [0, 0], [1, 1], n=1)
     """
-    given = {"alignment": alignment, "examples": examples, "max_ops": max_ops, "streams": streams}
-    for name, number in given.items():
-        if number < 1:
-            raise ValueError(f"{name}: {number} is below 1")
+    at_least(1, alignment=alignment, examples=examples, max_ops=max_ops, streams=streams)
     may_break = optional(skip, ("deterministic", "unchanged"))
 
     def error(case: _Case, rule: str | None = None) -> ContractError | None:

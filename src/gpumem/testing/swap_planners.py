@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from gpumem import check
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.base.errors import CheckError, Infeasible, NotReached
 from gpumem.simulator.machine import Link, Machine
 from gpumem.swap.facts.limits import floor
@@ -87,9 +87,7 @@ def check_swap_planner(
     Traceback (most recent call last):
     gpumem.testing.contract_error.ContractError: limit: ...
     """
-    for name, number in (("examples", examples), ("max_ops", max_ops)):
-        if number < 1:
-            raise ValueError(f"{name}: {number} is below 1")
+    at_least(1, examples=examples, max_ops=max_ops)
     spared, chosen = optional(skip, sorted(SPARE)), planner_of(planner).with_(**options)
     drawn = st.one_of(traces(max_ops=max_ops), steps(max_layers=max_ops))
 

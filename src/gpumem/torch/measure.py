@@ -92,8 +92,8 @@ def measure(
     True
     """
     _check_device(device)
-    for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0)):
-        at_least(what, count, least)
+    at_least(1, iterations=iterations)
+    at_least(0, warmup=warmup)
     alone = _alone(make, device, batch, iterations, warmup)
     captured = record(
         make, device, batch=batch, iterations=max(iterations, 2), warmup=warmup, timed=True, name=name or name_of(make)

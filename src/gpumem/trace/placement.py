@@ -78,7 +78,7 @@ class Placement(Shown):
             Not one whole number for each buffer; a device buffer at a negative offset, at one that is no multiple of
             `alignment`, or whose end is 2**62 or more; a host buffer at another offset than -1; an alignment below 1.
         """
-        at_least("alignment", alignment)
+        at_least(1, alignment=alignment)
         at, device, size = int_column(offset, "offset"), ~trace.buffers.host, trace.buffers.size
         if len(at) != len(device):
             raise ValueError(f"offset: {len(at)} for {len(device)} buffers; give one for each, {NOWHERE} on the host")

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.base.display import Shown
 from gpumem.execute.latency.network import Features, Network, Training, learn, sizes
 from gpumem.execute.latency.samples import Measurement, Sample, by_type, samples
@@ -126,8 +126,7 @@ def fit(
     ----------
     Zhang et al., TENSILE, section 4.3.
     """
-    if least < 1:
-        raise ValueError(f"least: {least} is below 1")
+    at_least(1, least=least)
     groups = dict(sorted(by_type(rows).items()))
     count = {name: len({row.sample for row in group}) for name, group in groups.items()}
     chosen = training or Training()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import BrokenBarrierError, Condition
 
+from gpumem.base.arguments import at_least
 from gpumem.base.display import Facts, Shown
 
 
@@ -53,9 +54,7 @@ class CounterBarrier(Shown):
     """
 
     def __init__(self, leaves: int, roots: int) -> None:
-        for name, given in (("leaves", leaves), ("roots", roots)):
-            if given < 1:
-                raise ValueError(f"{name}: {given} is below 1")
+        at_least(1, leaves=leaves, roots=roots)
         self.leaves, self.roots = leaves, roots
         self._prev, self._succ = leaves, roots  # yet to come
         self._moved = Condition()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gpumem.base.arguments import strict
@@ -23,6 +23,7 @@ class _Running:
     """A job and what it has done."""
 
     job: Job
+    weight: int | None = None  # iterations in a round; None where the way is not told
     launch: int = -1
     leave: int = -1
     refused: int = 0
@@ -109,28 +110,26 @@ def simulate_together(
         raise ValueError("simulate_together: two jobs of one name")
     if weights is not None and len(weights) != len(jobs):
         raise ValueError(f"weights: {len(weights)} of them for {len(jobs)} jobs")
-    weight = {} if weights is None else {job.name: mine for job, mine in zip(jobs, weights)}
-    return _Session(jobs, machine, capacity, way, slowdown, hosts, weight, made, log).run()
+    running = [_Running(job, mine) for job, mine in zip(jobs, [None] * len(jobs) if weights is None else weights)]
+    return _Session(running, machine, capacity, way, slowdown, hosts, made, log).run()
 
 
 class _Session:
     def __init__(
         self,
-        jobs: Sequence[Job],
+        running: Sequence[_Running],
         machine: Machine,
         capacity: int,
         way: Way,
         slowdown: float,
         hosts: int,
-        weight: Mapping[str, int],
         made: Callable[[Sequence[Job], Together], object],
         slots: SlotLog | None,
     ) -> None:
         self.machine, self.capacity, self.way, self.slowdown, self.hosts = machine, capacity, way, slowdown, hosts
-        self.weight, self.tell = weight, made
+        self.all, self.tell = running, made
         self.clock: RoundClock | None = None  # of the last rounds
         self.slots, self.slot = slots, 0
-        self.all = [_Running(job) for job in jobs]
         self.log: list[Event] = []
         self.coming = sorted(self.all, key=lambda one: one.job.arrival)
         self.waiting: list[_Running] = []
@@ -203,7 +202,8 @@ class _Session:
 
     def shared(self, way: Way, members: Sequence[_Running]) -> Together:
         """What these jobs do together by a way."""
-        turns = {"turns": by_weight([self.weight[one.job.name] for one in members])} if self.weight else {}
+        weights = [one.weight for one in members if one.weight is not None]
+        turns = {"turns": by_weight(weights)} if weights else {}
         found = way([one.job.trace for one in members], self.machine, self.capacity, **turns)
         # Within the limit in issue order is not enough (waterwave-s): by the clock a pair's ops come in another order.
         if (most := int(found.bound().max())) > self.capacity:

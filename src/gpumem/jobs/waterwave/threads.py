@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter_ns
 
+from gpumem.base.arguments import at_least
 from gpumem.base.names import choice
 from gpumem.jobs.waterwave.barrier import CounterBarrier
 from gpumem.jobs.waterwave.pipeline import Pipeline, Turn
@@ -116,8 +117,7 @@ class PipelineExecutor:
         ValueError
             It is in already, or has not quite left yet; a number of iterations below 1.
         """
-        if iterations is not None and iterations < 1:
-            raise ValueError(f"iterations: {iterations} is below 1")
+        at_least(1, iterations=iterations)
         with self._lock:
             if job in self._members:
                 raise ValueError(f"job {job!r} is in already" + ", it is leaving" * self._members[job].done)

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from gpumem.base.arguments import expect, strict
+from gpumem.base.arguments import at_least, expect, strict
 from gpumem.testing.allocators.contract import Witness, optional
 from gpumem.testing.allocators.history import Player
 from gpumem.testing.allocators.patterns import PATTERNS, UNITS, Pattern, Source
@@ -93,15 +93,19 @@ def check_allocator(
         p0 = a.allocate(1)  # 0
         a.free(p0)
     """  # noqa: E501
-    for name, number in (("examples", examples), ("streams", streams), ("steps", steps), ("max_size", max_size)):
-        if number is not None and number < 1:
-            raise ValueError(f"{name}: {number} is below 1")
+    at_least(1, examples=examples, streams=streams, steps=steps, max_size=max_size)
     trial = Trial(factory, max_size=max_size, skip=skip)
     random = Random(seed)
     for example in range(examples):
         pattern = PATTERNS[example // 2 % len(PATTERNS)]
         seeded = Random(random.getrandbits(64))
-        history, error = _generate(trial, pattern, seeded, streams if example % 2 else 1, steps)
+        source = Source(Player(trial.witness()), seeded, trial.max_size, streams if example % 2 else 1, steps)
+        error: ContractError | None = None
+        try:
+            trial.meet(pattern, source)
+        except ContractError as broken:
+            error = broken
+        history = source.player.done
         again = trial.error(history)
         if again is not None:
             raise _shortest(trial, history, again) from None
@@ -139,6 +143,16 @@ class Trial:
         player = Player(self.witness())
         player.perform(Allocate(0, size))
         return player.offsets[0] is not None
+
+    def meet(self, pattern: Pattern, source: Source) -> None:
+        """Have a pattern's requests performed, with some in between that must be refused, and some about streams."""
+        player, random = source.player, source.random
+        for request in pattern(source):
+            player.perform(request)
+            if random.random() < WRONG:
+                player.perform(source.wrong())
+            if source.streams > 1 and player.witness.listens and random.random() < SHARED:
+                player.perform(source.shared())
 
     def error(self, history: Sequence[Request], rule: str | None = None) -> ContractError | None:
         """Return what is wrong with the allocators, or None; only this rule counts, where one is given."""
@@ -218,24 +232,6 @@ def _shortest(trial: Trial, history: list[Request], error: ContractError) -> Con
     number: dict[int, int] = {}
     found = [renumbered(request, lambda block: number.setdefault(block, len(number))) for request in error.requests]
     return fails(found) or error
-
-
-def _generate(
-    trial: Trial, pattern: Pattern, random: Random, streams: int, steps: int
-) -> tuple[list[Request], ContractError | None]:
-    """Let a pattern meet an allocator; return what it asked for, and what went wrong."""
-    player = Player(trial.witness())
-    source = Source(player, random, trial.max_size, streams, steps)
-    try:
-        for request in pattern(source):
-            player.perform(request)
-            if random.random() < WRONG:
-                player.perform(source.wrong())
-            if streams > 1 and player.witness.listens and random.random() < SHARED:
-                player.perform(source.shared())
-    except ContractError as broken:
-        return player.done, broken
-    return player.done, None
 
 
 def _simpler(request: Request) -> list[Request]:

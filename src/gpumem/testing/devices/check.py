@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.testing.contract_error import ContractError
 from gpumem.testing.devices.calls import (
     AnyDevice,
@@ -82,8 +82,7 @@ def check_device(
         device.exec('layer 0', [], [x5])
         device.read(x5)
     """
-    if examples < 1:
-        raise ValueError(f"examples: {examples} is below 1")
+    at_least(1, examples=examples)
     random = Random(seed)
     for _ in range(examples):
         calls = live_program(random.getrandbits(32), phases=phases).calls

@@ -143,9 +143,8 @@ def record(
     one_of("device", device, DEVICES)
     if device == "cuda" and not torch.cuda.is_available():
         raise WorkloadError("device: 'cuda': PyTorch sees no CUDA device here; 'meta' needs none")
-    samples = 1 if batch is None else batch
-    for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", samples, 1)):
-        at_least(what, count, least)
+    at_least(1, iterations=iterations, batch=batch)
+    at_least(0, warmup=warmup)
     if isinstance(make, TrainingScript):
         make.check(device, batch)
     whole = isinstance(make, TrainingScript)
