@@ -82,6 +82,13 @@ def inlined(function: F) -> F:
     """Compile a large function as a part of the one loop that calls it: it is optimized once, not by itself as well.
 
     For what is large and called in one place: the depth-first search compiles in 9.6 s so, in 11.2 with `inner`. With
-    small functions nothing is gained (10.9 s), as the types of what surrounds them are found out once more.
+    small functions nothing is gained (10.9 s), as Numba copies and types what surrounds them once more.
     """
     return _compiled(function, inline="always")
+
+
+@inner
+def assign(to: Any, source: Any) -> None:
+    """Do `to[:] = source`, front to back. Numba's own has a text about shapes, which takes two seconds to compile."""
+    for k in range(len(source)):
+        to[k] = source[k]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.base.jit import inner
+from gpumem.base.jit import assign, inner
 from gpumem.pool.search._packing import ALIKE, PackingInstance, PackingState, add, clear, touch, widen
 from gpumem.pool.search._parts import Frames
 from gpumem.trace import I64
@@ -19,9 +19,8 @@ def room(trail: I64, mark: int, more: int) -> I64:
     if mark + more <= trail.shape[1]:
         return trail
     longer = np.empty((4, 2 * (mark + more)), np.int64)
-    for row in range(4):  # by hand: Numba's check of a slice's shape takes two seconds to compile
-        for k in range(mark):
-            longer[row, k] = trail[row, k]
+    for row in range(4):
+        assign(longer[row], trail[row, :mark])
     return longer
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gpumem.base.jit import inner
+from gpumem.base.jit import assign, inner
 from gpumem.pool.search._packing import PackingInstance, PackingState, most
 from gpumem.trace import F64, I64
 
@@ -84,8 +84,7 @@ def split(p: PackingInstance, s: PackingState, w: Waits, f: Frames, at: int, low
         g = s.group[p.first[j] % p.sections]
         sorted_[to[g]] = j
         to[g] += 1
-    for k in range(high - low):  # by hand: Numba's check of a slice's shape takes two seconds to compile
-        s.items[low + k] = sorted_[k]
+    assign(s.items[low:high], sorted_)
     end, k = length, length
     while k > 0:
         k -= 1

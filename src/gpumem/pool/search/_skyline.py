@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.base.jit import inner
+from gpumem.base.jit import assign, inner
 from gpumem.pool.search._packing import FAR, PackingInstance, add
 from gpumem.trace import I64
 from gpumem.trace.lifetimes import meet
@@ -131,8 +131,11 @@ def _mixed(mark: int, k: int, value: int) -> int:
 @inner
 def copy(s: Skylines, k: int, o: Skylines, to: int) -> None:
     """Copy a state to a row of a table."""
-    o.top[to], o.left[to] = s.top[k], s.left[k]
-    o.offset[to], o.least[to], o.order[to] = s.offset[k], s.least[k], s.order[k]
+    assign(o.top[to], s.top[k])
+    assign(o.left[to], s.left[k])
+    assign(o.offset[to], s.offset[k])
+    assign(o.least[to], s.least[k])
+    assign(o.order[to], s.order[k])
     o.many[to], o.mark[to] = s.many[k], s.mark[k]
 
 
@@ -162,9 +165,9 @@ def lift(p: PackingInstance, s: Skylines, k: int, j: int, first: int, last: int,
         else:
             order[2, low] = i
             low += 1
-    s.order[k, :high] = order[0, :high]
-    s.order[k, high : high + level] = order[1, :level]
-    s.order[k, high + level : high + level + low] = order[2, :low]
+    assign(s.order[k], order[0, :high])
+    assign(s.order[k, high:], order[1, :level])
+    assign(s.order[k, high + level :], order[2, :low])
     s.many[k] = high + level + low
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.base.jit import inner, jit
+from gpumem.base.jit import assign, inner, jit
 from gpumem.pool.search._problem import REST, Walk
 from gpumem.pool.search._skyline import row
 from gpumem.pool.search.greedy import ORDERS
@@ -105,12 +105,12 @@ def _pick(meets: NDArray[np.uint8], offset: I64, top: I64, over: int, depth: flo
 @inner
 def _move(order: I64, new: I64, here: int, there: int, swap: bool) -> None:
     """Write `order` to `new`: the entries at two places swapped, or the one `here` moved to before `there`."""
-    new[:] = order
+    assign(new, order)
     new[there] = order[here]
     if swap:
         new[here] = order[there]
     else:
-        new[there + 1 : here + 1] = order[there:here]
+        assign(new[there + 1 :], order[there:here])
 
 
 @jit
@@ -147,7 +147,8 @@ def anneal(
             if rank[y] < first:
                 new_stack[k] = y
                 k += 1
-        other[:], new_top[:] = offset, top
+        assign(other, offset)
+        assign(new_top, top)
         most = cost - heat * math.log(1 - u[0])  # what the move may cost to be accepted
         reached, done = refit(size, meets, new, first, most, other, new_top, new_stack)
         spent += done
@@ -156,7 +157,7 @@ def anneal(
         price = reached + OVERFLOW * above(other, new_top, target)
         if price <= most:
             cost, height = price, reached
-            order[:] = new
+            assign(order, new)
             offset, other = other, offset
             top, new_top = new_top, top
             stack, new_stack = new_stack, stack

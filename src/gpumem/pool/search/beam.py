@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base import work
-from gpumem.base.jit import inner, jit
+from gpumem.base.jit import assign, inner, jit
 from gpumem.pool.search._packing import FAR, PackingInstance
 from gpumem.pool.search._problem import RATE, Walk
 from gpumem.pool.search._skyline import (
@@ -128,7 +128,7 @@ def _beam(
             lift(p, other, to, out.buffer[step], out.first[step], out.last[step], out.top[step])
             fewest = min(fewest, other.many[to])
             if fewest == 0:
-                offset[:] = other.offset[to]
+                assign(offset, other.offset[to])
                 return 0, spent
         s, other = other, s
     return fewest, spent

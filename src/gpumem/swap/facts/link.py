@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.display import Facts, Shown
-from gpumem.base.jit import inner, jit
+from gpumem.base.jit import assign, inner, jit
 from gpumem.trace import I64
 
 
@@ -130,5 +130,9 @@ def _insert(v: Taken, begin: int, over: int) -> None:
         begin, over = min(begin, v.begins[first]), max(over, v.ends[last - 1])
     v.many[0] = many + 1 - (last - first)
     for column, time in ((v.begins, begin), (v.ends, over)):
-        column[first + 1 : v.many[0]] = column[last:many]
+        if first < last:
+            assign(column[first + 1 :], column[last:many])
+        else:  # all make way by one, the last one first
+            for k in range(many, first, -1):
+                column[k] = column[k - 1]
         column[first] = time

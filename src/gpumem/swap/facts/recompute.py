@@ -9,7 +9,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
-from gpumem.base.jit import inner, jit
+from gpumem.base.jit import assign, inner, jit
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan.gaps import Gaps, gaps
 from gpumem.swap.plan.replay import FREE, Closure, ascending, chase, clear, is_there, marks
@@ -265,7 +265,7 @@ def _noted(column: I64, end: int, more: I64) -> tuple[I64, int]:
     stop = end + len(more)
     if stop > len(column):
         wider = np.zeros(2 * stop, np.int64)
-        wider[:end] = column[:end]
+        assign(wider, column[:end])
         column = wider
-    column[end:stop] = more
+    assign(column[end:], more)
     return column, stop

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpumem.base.jit import inner, jit
+from gpumem.base.jit import inlined, inner, jit
 from gpumem.swap.facts import link, pinned, segment_tree as _tree
 from gpumem.swap.facts.biggest import Biggest, biggest
 from gpumem.swap.facts.link import Taken
@@ -112,7 +112,7 @@ def _kill(job: Board, row: int) -> None:
     job.by_size.length[job.place[row]] = 0
 
 
-@inner
+@inlined
 def _tasks(job: Board, row: int) -> tuple[int, int]:
     """Write the swap tasks that make the tensor of `row` absent at the peak, and return among which rows they are."""
     r = job.rows
@@ -129,7 +129,7 @@ def _tasks(job: Board, row: int) -> tuple[int, int]:
     return 0, 0
 
 
-@inner
+@inlined
 def _from(job: Board, first: int, row: int) -> int:
     """Copy the tensor out in gap `first`, and in again there and before the later accesses where it fits.
 
@@ -178,7 +178,7 @@ def _back_from(job: Board, row: int) -> int:
     return int(job.end[peak] if job.exact else job.start[peak] - job.rows.in_ns[row] + 1)
 
 
-@inner
+@inlined
 def _hold(job: Board, budget: int, first: int, stop: int, row: int) -> bool:
     """Let the host hold what is swapped through the gap of `row`; later gaps are left out where it has no room."""
     m = job.made
@@ -204,7 +204,7 @@ def take(job: Board, rows: Tensors, made: Made, done: I64) -> None:
         link.take(job.ins, made.in_at[k], rows.in_ns[k])
 
 
-@inner
+@inlined
 def _settle(job: Board, first: int, stop: int, row: int) -> None:
     """Count what was made: the load, the links, the rows that need no try any more."""
     r, m, since, earliest = job.rows, job.made, job.now[DONE], -1

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.base.jit import inner, jit
+from gpumem.base.jit import assign, inner, jit
 
 I64 = NDArray[np.int64]
 
@@ -62,7 +62,7 @@ def _flow(first: I64, arcs: I64, to: I64, left: I64, source: int, sink: int, beh
     at = np.empty(n, np.int64)
     path = np.empty(n, np.int64)
     while _depths(first, arcs, to, left, sink, depth)[source] >= 0:
-        at[:] = first[:n]
+        assign(at, first[:n])
         length, v = 0, source
         while True:
             if v == sink:
