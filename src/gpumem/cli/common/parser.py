@@ -135,9 +135,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *, examples: Sequence[str] = (), after: str = "", **more: Any) -> None:
         shown = "\n".join(["examples:", *(f"  {line}" for line in examples), "", after]) if examples else after
-        told = (
-            inspect.cleandoc(more.pop("description", None) or "") or None
-        )  # which Python 3.13 does to docstrings itself
+        # Python 3.13 takes the margin off docstrings itself; before, the help would show it.
+        told = inspect.cleandoc(more.pop("description", None) or "") or None
         super().__init__(
             description=told,
             **{"epilog": shown.rstrip() or None, "formatter_class": _Formatter, "allow_abbrev": False, **more},

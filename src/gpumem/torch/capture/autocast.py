@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from typing import Any
 
@@ -71,7 +71,8 @@ class Autocast:
     @contextmanager
     def on_meta(self) -> Iterator[None]:
         """Let `torch.autocast("cuda")` cast tensors without a device."""
-        with kernels() as library:
+        with ExitStack() as ends, kernels() as library:
+            ends.callback(self.kept.clear)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that a kernel is replaced
                 for name in kernels_of(AUTOCAST.name):
@@ -81,7 +82,6 @@ class Autocast:
             # autocast leaves the key out again where it is off, so ops cost nothing there
             with with_key(AUTOCAST), redirected(self._stand_ins()):
                 yield
-        self.kept.clear()
 
     def _stand_ins(self) -> Iterator[tuple[str, Any]]:
         clear, cast = torch.clear_autocast_cache, original(CAST)
