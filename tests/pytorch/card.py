@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpumem.torch.internals import pointer
-from gpumem.torch.run.engines import Pointers
+from gpumem.torch.run.engines import POINTERS, Pointers
 
 Span = tuple[int, int]  # of addresses, half-open
 SIDES = ("d2h", "h2d")
@@ -132,9 +132,13 @@ class Event:
 
 
 class FakeCard:
-    """Plays `torch.cuda`; `broken` names one kind of wait or record that it only pretends to do."""
+    """Plays `torch.cuda`; `broken` names one kind of wait or record that it only pretends to do.
+
+    `way` is how storages lose their memory and get it back: that of the PyTorch that is installed.
+    """
 
     place = torch.device("cpu")
+    way: type[Pointers] = POINTERS
 
     def __init__(self, seed: int = 0, broken: tuple[str, ...] = ()) -> None:
         self.random, self.broken = Random(seed), broken
@@ -255,30 +259,32 @@ class FakeCard:
     @property
     def pointers(self) -> type[Pointers]:
         """How storages lose their memory and get it, with this card as the allocator."""
-        card = self
+        card, way = self, self.way
 
-        class Told(Pointers):
+        class Told(way):  # type: ignore[valid-type, misc]
             @staticmethod
             def empty(storage: torch.UntypedStorage) -> None:
                 ctypes.memset(pointer(storage), NONSENSE, storage.nbytes())
                 card.see(storage)
                 card.gave(storage._cdata)
-                Pointers.empty(storage)
+                way.empty(storage)
 
             @staticmethod
             def fill(storage: torch.UntypedStorage, size: int) -> None:
                 card.parting.clear()
-                Pointers.fill(storage, size)
+                way.fill(storage, size)
                 ctypes.memset(pointer(storage), NONSENSE, size)
                 card.see(storage)
 
             @staticmethod
             def adopt(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
                 memory = card.see(other)
-                Pointers.adopt(storage, other)
-                assert address(storage) == memory[0]
-                card.spans[storage._cdata] = card.spans.pop(other._cdata)
-                card.see(storage)
+                way.adopt(storage, other)
+                if address(storage) == memory[0]:
+                    card.spans[storage._cdata] = card.spans.pop(other._cdata)
+                    card.see(storage)
+                else:
+                    card.touch("adopt", [other], [storage])
 
         return Told
 

@@ -13,7 +13,7 @@ from gpumem.runtime.residency.follower import Follower
 from gpumem.runtime.residency.iteration_recorder import Book
 from gpumem.torch import managed
 from gpumem.torch.capture.op_recorder import OpRecorder
-from gpumem.torch.run.engines import OnHost, Pointers
+from gpumem.torch.run.engines import OnHost, Swapped
 from gpumem.torch.run.environment import StepEnvironment
 from gpumem.torch.run.output_sizes import Predicted
 
@@ -28,8 +28,8 @@ WHAT: dict[str, tuple[Any, str, type[Exception]]] = {
     "a copy out": (OnHost, "out", OSError),
     "a copy back": (OnHost, "back", OSError),
     "the host's memory": (OnHost, "out", MemoryError),
-    "the device's memory": (Pointers, "fill", torch.OutOfMemoryError),
-    "an allocation": (Pointers, "fill", OSError),
+    "the device's memory": (Swapped, "fill", torch.OutOfMemoryError),
+    "an allocation": (Swapped, "fill", OSError),
     "the predictor": (Predicted, "_ask", OSError),
 }
 SILENT = {"the predictor"}  # it guesses instead

@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.swap import Plan, Swap, Variant
 from gpumem.torch import LimitError, WorkloadError, fit, managed
+from gpumem.torch.run import managed as managed_module
+from gpumem.torch.run.engines import Resized
 from gpumem.torch.run.on_cuda import advice
 from tests.pytorch.managing import HOW, Lesson, differences, least, scalars, taught, trace_of, world
 from tests.pytorch.small_runs import KIB, QUICK, pair
@@ -435,6 +437,12 @@ def test_an_op_that_cannot_be_served_changes_nothing() -> None:
 
 
 # boundaries
+
+
+def test_a_pytorch_whose_storages_lose_their_size_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(managed_module, "POINTERS", Resized)
+    with pytest.warns(UserWarning, match=r"PyTorch \S+: .* torch.save .* writes a wrong file"):
+        assert managed("1GiB", **HOW).memory.pointers is Resized
 
 
 def test_an_iteration_that_is_as_large_as_the_limit_needs_no_plan() -> None:

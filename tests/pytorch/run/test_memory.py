@@ -9,16 +9,18 @@ import pytest
 import torch
 
 from gpumem.runtime.residency.environment import Where
-from gpumem.torch import LimitError, managed
-from gpumem.torch.run.engines import OnHost
+from gpumem.torch import LimitError, internals, managed
+from gpumem.torch.run.engines import OnHost, Resized, Swapped
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.step.storages import Cell
 from tests.pytorch.small_runs import KIB, QUICK
 
+SWAPS = pytest.mark.skipif(not internals.SWAPS, reason="PyTorch cannot swap pointers here")
 
-@pytest.fixture
-def memory() -> Memory:
-    return Memory("cpu", OnHost(), 4 * KIB)
+
+@pytest.fixture(params=[pytest.param(Swapped, marks=SWAPS), Resized])
+def memory(request: Any) -> Memory:
+    return Memory("cpu", OnHost(), request.param, 4 * KIB)
 
 
 def cells(memory: Memory, count: int) -> tuple[list[torch.Tensor], list[Cell]]:
@@ -100,8 +102,9 @@ def test_what_has_an_address_stays(memory: Memory) -> None:
         memory.ready([other], 0, "add")
 
 
+@SWAPS
 def test_views_of_what_is_away_can_be_made_where_pointers_are_swapped() -> None:
-    memory = Memory("cpu", OnHost())
+    memory = Memory("cpu", OnHost(), Swapped)
     held, (a,) = cells(memory, 1)
     memory.release(a)
     view = held[0].view(16, 16)[3]

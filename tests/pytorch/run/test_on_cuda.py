@@ -20,7 +20,9 @@ from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Decision, Plan, Recompute, Swap
 from gpumem.swap.plan.gaps import gaps
 from gpumem.torch import WorkloadError, internals, managed, record
+from gpumem.torch.internals import SWAPS
 from gpumem.torch.run import on_cuda
+from gpumem.torch.run.engines import Resized, Swapped
 from gpumem.torch.run.managed import Managed
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.on_cuda import Gpu, OnCuda, machine_of
@@ -30,6 +32,13 @@ from tests.pytorch.order import Unordered, check_order
 from tests.pytorch.programs import OPTIMIZERS, WHAT, Step
 
 ROOM = 2**30
+SWAPPED = pytest.param(Swapped, marks=pytest.mark.skipif(not SWAPS, reason="PyTorch cannot swap pointers here"))
+
+
+@pytest.fixture(params=[SWAPPED, Resized], autouse=True)
+def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storages lose their memory in each way that there is, whichever the PyTorch that is installed would take."""
+    monkeypatch.setattr(FakeCard, "way", request.param)
 
 
 @contextmanager
@@ -195,8 +204,7 @@ def test_memory_is_never_allocated_on_a_side_stream() -> None:
 def test_what_dies_while_it_comes_back_is_waited_for(settled: bool) -> None:
     card = FakeCard(0)
     card.patience = 1000
-    memory = Memory("cpu", OnCuda(card))
-    memory.pointers = card.pointers
+    memory = Memory("cpu", OnCuda(card), card.pointers)
     if not settled:
         memory.dying = lambda cell: None  # type: ignore[method-assign]
     x = torch.ones(16)
@@ -282,8 +290,7 @@ def test_the_host_waits_for_what_it_keeps() -> None:
 
 def test_other_devices_are_refused() -> None:
     card = FakeCard(0)
-    memory = Memory("cpu", OnCuda(card))
-    memory.pointers = card.pointers
+    memory = Memory("cpu", OnCuda(card), card.pointers)
     memory.engine.place = torch.device("cuda", 1)
     with pytest.raises(WorkloadError, match="a tensor on cpu: cuda:1 is managed, and one device at a time"):
         memory.of([torch.ones(2)])

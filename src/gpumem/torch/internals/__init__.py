@@ -35,9 +35,7 @@ try:
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
     from torch.utils.flop_counter import flop_registry as flop_registry
     from torch.utils.weak import WeakIdKeyDictionary as WeakIdKeyDictionary
-
-    swap: Any = torch._C.StorageBase._swap_data_ptr_  # pointers of storages can be swapped since PyTorch 2.12
-except (ImportError, AttributeError) as error:
+except ImportError as error:
     raise ImportError(f"gpumem.torch needs PyTorch 2.12 or later: pip install 'gpumem[torch]' ({error})") from error
 
 C: Any = torch._C
@@ -48,7 +46,10 @@ no_function_modes = C.DisableTorchFunction
 no_modes, mode_stack = _python_dispatch._disable_current_modes, _python_dispatch._get_current_dispatch_mode_stack
 pop_mode, push_mode = _python_dispatch._pop_mode, _python_dispatch._push_mode
 
-pointer = C.StorageBase.data_ptr  # which nobody has patched
+# Methods of storages that nobody has patched. Pointers can be swapped since PyTorch 2.12; 2.11 stands in no range.
+pointer, resize, copy = C.StorageBase.data_ptr, C.StorageBase.resize_, C.StorageBase.copy_
+swap: Any = getattr(C.StorageBase, "_swap_data_ptr_", None)
+SWAPS = swap is not None
 has_storage, storage_references, to_dlpack = C._has_storage, C._storage_Use_Count, C._to_dlpack
 cuda_stream_key: Any = getattr(C, "_cuda_getCurrentStream", None)  # where PyTorch was built for CUDA
 

@@ -128,6 +128,8 @@ INSIDE: tuple[Private, ...] = (
         {
             "StorageBase.data_ptr": "an address without what stands in for `data_ptr` meanwhile",
             "StorageBase._swap_data_ptr_": "a storage gives back its memory and keeps its size",
+            "StorageBase.resize_": "a storage gives back its memory, where pointers cannot be swapped",
+            "StorageBase.copy_": "a storage's bytes from another one, past what stands in for `copy_`",
             "_construct_storage_from_data_pointer": "a storage of a size, without memory",
             "_has_storage": "whether a fake tensor has one",
             "_storage_Use_Count": "whether the engine alone holds a gradient",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from gpumem.runtime.residency.environment import Mover
-from gpumem.torch.internals import hollow, pointer, swap, torch
+from gpumem.torch.internals import SWAPS, copy, hollow, pointer, resize, swap, torch
 
 
 class Engine(Mover, Protocol):
@@ -68,8 +68,31 @@ def has_memory(storage: torch.UntypedStorage) -> bool:
         return False
 
 
-class Pointers:
-    """How a storage loses its memory and gets it back: by its pointer, so it keeps its size, and views can be made."""
+class Pointers(Protocol):
+    """How a storage loses its memory and gets it back: an `Emptier` of `residency`, which can also `adopt`.
+
+    `views`: whether views can be made of a storage that has no memory.
+    """
+
+    views: ClassVar[bool]
+
+    @staticmethod
+    def empty(storage: torch.UntypedStorage) -> None:
+        """Give a storage's memory back to the allocator."""
+
+    @staticmethod
+    def fill(storage: torch.UntypedStorage, size: int) -> None:
+        """Give a storage memory of a size."""
+
+    @staticmethod
+    def adopt(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
+        """Let a storage have what is in another one of its size, which nobody needs any more."""
+
+
+class Swapped:
+    """A storage without memory keeps its size, so that views of it can be made: its pointer is swapped for none."""
+
+    views: ClassVar[bool] = True
 
     @staticmethod
     def empty(storage: torch.UntypedStorage) -> None:
@@ -85,3 +108,32 @@ class Pointers:
     def adopt(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
         """Let a storage have the memory of another one of its size."""
         swap(storage, other)
+
+
+class Resized:
+    """Where pointers cannot be swapped, as before PyTorch 2.12: a storage without memory has no size, and so no views.
+
+    For PyTorch 2.11, which images with a GPU still have, though it is in no range. Ops come out right, but whoever asks a storage for its size is told 0 while it is
+    away: `torch.save` writes a wrong file then.
+    """
+
+    views: ClassVar[bool] = False
+
+    @staticmethod
+    def empty(storage: torch.UntypedStorage) -> None:
+        """Give a storage's memory back to the allocator."""
+        resize(storage, 0)
+
+    @staticmethod
+    def fill(storage: torch.UntypedStorage, size: int) -> None:
+        """Give a storage memory."""
+        resize(storage, size)
+
+    @staticmethod
+    def adopt(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
+        """Copy what another storage of its size has; both have memory for that moment."""
+        resize(storage, other.nbytes())
+        copy(storage, other)
+
+
+POINTERS: type[Pointers] = Swapped if SWAPS else Resized  # of the PyTorch that is installed

@@ -40,7 +40,9 @@ class Within(OpMode):
         self.on_demand: DtrEvictor | None = None  # while no plan is followed; without one what is coldest goes
 
     def other(self, kind: Kind, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run what is no op, as a view, which needs no bytes."""
+        """Run what is no op; a view needs the size, which may go with the memory."""
+        if not self.memory.pointers.views:
+            self.memory.ready(self.memory.of(tensors(args, self.device)), 0, str(func))
         result = func(*args, **kwargs)
         if kind.keeps:  # what a nested tensor knows its sizes by, asked for where C++ cannot throw
             for cell in self.memory.of(tensors((result,), self.device)):

@@ -26,7 +26,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan
 from gpumem.swap.planners import planner_of
 from gpumem.torch.internals import register_optimizer_step_post_hook, torch
-from gpumem.torch.run.engines import Engine, OnHost
+from gpumem.torch.run.engines import POINTERS, Engine, OnHost, Pointers
 from gpumem.torch.run.environment import StepEnvironment
 from gpumem.torch.run.foreign_threads import refused
 from gpumem.torch.run.forks import Forks
@@ -47,6 +47,10 @@ from gpumem.trace import Trace
 F = TypeVar("F", bound=Callable[..., Any])
 TOLD, DEVICE, HOST = "told", "device", "host"
 LRU, DTR = "lru", "dtr"
+SIZELESS = (
+    f"PyTorch {torch.__version__}: what is on the host has no size here, so torch.save within the run writes a wrong "
+    "file, and limits may be passed; 2.12 is the oldest version that is supported"
+)
 PIECES = 8  # of the limit: into such parts calls on lists of tensors are split
 
 
@@ -60,6 +64,7 @@ class Managed:
         self,
         limit: int | str,
         engine: Engine,
+        pointers: type[Pointers],
         device: str,
         *,
         boundary: Any,
@@ -69,7 +74,7 @@ class Managed:
         chunk: int | None,
     ) -> None:
         self.limit, self.until, self.on_exit, self.planning, self.chunk = limit, boundary, on_exit, planning, chunk
-        self.memory = Memory(device, engine)
+        self.memory = Memory(device, engine, pointers)
         self.memory.recover = lambda cell: recover(self.memory, cell)
         self.scene = Scene()
         self.memory.module = lambda: self.scene.here()[2]
@@ -373,6 +378,7 @@ def managed(
     run = Managed(
         limit,
         engine,
+        POINTERS,
         device,
         boundary=boundary,
         on_exit=on_exit,
@@ -384,6 +390,8 @@ def managed(
         run.mode.on_demand = DtrEvictor(run.memory, chosen)
     for note in advice() if device == "cuda" else ():
         run.loop.note(note)
+    if not POINTERS.views:
+        warnings.warn(SIZELESS, stacklevel=2)
     if plan is not None:
         run.follow(*given(plan))
     return run

@@ -25,6 +25,8 @@ class Memory(LimitedMemory[Cell], Storages):
     device : str
         Type of the device.
     engine : Engine
+    pointers : Swapped or Resized
+        How a storage loses its memory and gets it back.
     limit : int
         Bytes that storages may hold on the device at once.
     """
@@ -33,9 +35,9 @@ class Memory(LimitedMemory[Cell], Storages):
     pointers: type[Pointers]
     no_memory = (MemoryError, torch.OutOfMemoryError)
 
-    def __init__(self, device: str, engine: Engine, limit: int = UNLIMITED) -> None:
+    def __init__(self, device: str, engine: Engine, pointers: type[Pointers], limit: int = UNLIMITED) -> None:
         Storages.__init__(self)
-        LimitedMemory.__init__(self, engine, Pointers, limit)
+        LimitedMemory.__init__(self, engine, pointers, limit)
         self.device = device
         self.module: Callable[[], str] = lambda: ""  # whose op it is that runs now
 
