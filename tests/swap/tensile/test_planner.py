@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -331,11 +332,16 @@ def test_shared_traces_to_the_byte(path: Path, option: str, value: bool) -> None
 
 @given(st.floats(0, 1))
 def test_a_ratio_of_the_whole_system_is_a_share_of_all_that_is_swapped(ratio: float) -> None:
-    """Line 29: a job may swap one more while its share is no larger than that; a lone job has all of it."""
+    """Line 29: a job may swap one more while its share is no larger than that; a lone job has all of it.
+
+    One more is a tensor, with all the gaps that it leaves in one try.
+    """
     trace, machine = bundled("vgg16"), Machine.named("rtx2080ti")
     ns = machine.durations(trace)
     both = [Task(trace, ns), Task(trace, ns, ratio)]
-    first, second = (len(j.plan.swaps) for j in schedule(both, machine, trace.peak_load * 8 // 5, ratio_of="system"))
-    assert second <= (ratio * (first + second) + 1 if ratio else 0)
+    plans = [j.plan for j in schedule(both, machine, trace.peak_load * 8 // 5, ratio_of="system")]
+    first, second = (len(plan.swaps) for plan in plans)
+    last = max(Counter(swap.buffer for swap in plans[1].swaps).values(), default=0)
+    assert second - last <= ratio * (first + second) and (ratio or not second)
     alone = [schedule(both[:1], machine, trace.peak_load * 4 // 5, ratio_of=of)[0].plan for of in ("job", "system")]
     assert alone[0] == alone[1]
