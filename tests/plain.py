@@ -10,6 +10,10 @@ def plain(module: ModuleType, **constants: int) -> SimpleNamespace:
     names = dict(vars(module)) | constants
     for name, thing in vars(module).items():
         loop = getattr(thing, "py_func", thing)
-        if isinstance(loop, FunctionType) and loop.__module__ == module.__name__ and not loop.__closure__:
+        if not isinstance(loop, FunctionType) or loop.__closure__:
+            continue
+        if loop.__module__ == module.__name__:
             names[name] = FunctionType(loop.__code__, names, name, loop.__defaults__)
+        elif getattr(thing, "targetoptions", {}).get("no_cpython_wrapper"):
+            names[name] = loop  # an `inner` loop of another module: there is no way in from Python, a call crashes
     return SimpleNamespace(**names)
