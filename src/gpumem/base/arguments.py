@@ -195,15 +195,20 @@ def at_least(least: int, /, **numbers: float | None) -> None:
             raise ValueError(f"{name}: {number} is below {least}")
 
 
-def finite(what: str, value: float) -> None:
-    """Refuse a number that is negative, infinite or none.
+def finite(where: str = "", /, **numbers: float) -> None:
+    """Refuse a number that is negative, infinite or none; `where` it stands, if its name does not say it.
 
-    >>> finite("slowdown:", -0.5)
+    >>> finite(slowdown=-0.5)
     Traceback (most recent call last):
     ValueError: slowdown: -0.5 is not finite and >= 0
+    >>> finite("op 3", flops=0, moved=math.inf)
+    Traceback (most recent call last):
+    ValueError: op 3: moved inf is not finite and >= 0
     """
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{what} {value} is not finite and >= 0")
+    for name, number in numbers.items():
+        if not 0 <= number < math.inf:
+            told = f"{where}: {name}" if where else f"{name}:"
+            raise ValueError(f"{told} {number} is not finite and >= 0")
 
 
 def expect(where: str, name: str, value: object, annotation: str) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpumem.base.arguments import strict_fields
+from gpumem.base.arguments import finite, strict_fields
 from gpumem.base.names import one_of
 from gpumem.jobs.job import Job
 from gpumem.simulator.machine import Machine
@@ -77,9 +76,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         one_of("replan", self.replan, REPLAN)
-        for name in ("threshold", "late"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: {getattr(self, name)} is not finite and >= 0")
+        finite(threshold=self.threshold, late=self.late)
         if not 0 <= self.beta <= 1:
             raise ValueError(f"beta: {self.beta} is not in [0, 1]")
 

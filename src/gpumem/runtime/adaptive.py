@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from math import inf
 from operator import index
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpumem.base import work
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import finite, strict
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, human
 from gpumem.pipeline.compare_planners import IN_A_RUN, asking
@@ -306,9 +305,7 @@ class Adaptive:
                 raise TypeError(f"{where}: {row!r:.60} is no list of blocks")
         touched = [self._live(b, where).size for b in (*reads, *writes)]
         moves = float(sum(touched)) if moved is None else moved
-        for what, much in (("flops", flops), ("moved", moves)):
-            if not 0 <= much < inf:
-                raise ValueError(f"{where}: {what} {much} is not finite and >= 0")
+        finite(where, flops=flops, moved=moves)
         if duration == UNKNOWN:
             duration = int(self.machine.roofline_ns(np.array([flops], float), np.array([moves], float))[0])
         once = list(dict.fromkeys(reads)), list(dict.fromkeys(writes))

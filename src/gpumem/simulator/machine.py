@@ -44,8 +44,7 @@ class Link:
     ns_per_byte: float
 
     def __post_init__(self) -> None:
-        for what in ("latency_ns", "ns_per_byte"):
-            finite(f"link: {what}", getattr(self, what))
+        finite("link", latency_ns=self.latency_ns, ns_per_byte=self.ns_per_byte)
 
     def copy_ns(self, size: I64) -> I64:
         """Return the time to copy `size` bytes, rounded to the nearest nanosecond (ties to even).
@@ -124,8 +123,8 @@ class Machine(Shown):
         for what in ("flops_efficiency", "bandwidth_efficiency"):
             if getattr(self, what) > 1:
                 raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is no fraction: it is above 1")
-        for what in ("launch_ns", "pinned", "host_ns", "copy_host_ns", "reserved"):
-            finite(f"machine {self.name!r}: {what}", getattr(self, what))
+        costs = ("launch_ns", "pinned", "host_ns", "copy_host_ns", "reserved")
+        finite(f"machine {self.name!r}", **{what: getattr(self, what) for what in costs})
         for what in ("capacity", "pinned"):
             if getattr(self, what) >= MAX_BYTES:
                 raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is 2**62 bytes or more")

@@ -36,7 +36,7 @@ def rates(slowdown: float, most: int) -> tuple[int, list[int]]:
     >>> rates(0.5, 3)  # of one kernel all parts, of two each two thirds, of three half
     (6, [0, 6, 4, 3])
     """
-    finite("slowdown:", slowdown)
+    finite(slowdown=slowdown)
     s = Fraction(str(slowdown))
     slower = [1 + s * (k - 1) for k in range(1, most + 1)]
     unit = lcm(*(x.numerator for x in slower))

@@ -14,7 +14,7 @@ from gpumem.testing.strategies import SIZES  # first: says what is missing where
 # isort: split
 from hypothesis import strategies as st
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap
 from gpumem.swap.plan.gaps import gaps
 from gpumem.trace import Buffers, Ops, Trace
@@ -187,9 +187,8 @@ def steps(
     ...         assert set(kept) <= set(op.reads) & set(op.writes)
     >>> statistics_are_read_and_written()
     """
-    for name, value, least in (("max_layers", max_layers, 1), ("streams", streams, 1), ("states", states, 0)):
-        if value < least:
-            raise ValueError(f"{name}: {value} is below {least}")
+    at_least(1, max_layers=max_layers, streams=streams)
+    at_least(0, states=states)
     for name, given in (("sizes", sizes), ("durations", durations)):
         if not isinstance(given, st.SearchStrategy):
             told = "is no strategy; hypothesis.strategies.integers(1, 100) returns one"

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.trace.buffers import Buffers, Shape
 from gpumem.trace.columns import F64, I64, UNKNOWN, Bool, int_column
 from gpumem.trace.kinds import INPUT, PER_SAMPLE
@@ -71,8 +71,7 @@ def rebatch(trace: Trace, factor: float, *, batch: int | None = None) -> Trace:
     """
     if not 0 < factor < math.inf:
         raise ValueError(f"factor: {factor} is not positive and finite")
-    if batch is not None and batch < 1:
-        raise ValueError(f"batch: {batch} is below 1")
+    at_least(1, batch=batch)
     b, ops = trace.buffers, trace.ops
     if not any(kind in PER_SAMPLE for kind in b.kind):
         raise ValueError(

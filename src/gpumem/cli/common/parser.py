@@ -12,6 +12,7 @@ from itertools import takewhile
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from gpumem.base import arguments
 from gpumem.base.names import meant, one_of, unknown
 
 if TYPE_CHECKING:
@@ -248,8 +249,7 @@ def positive(text: str, what: str) -> float:
 
 def finite(text: str, what: str) -> float:
     """Read a number that is not below 0."""
-    if not 0 <= (value := number(text)) < math.inf:
-        raise ValueError(f"{what}: {value} is not finite and >= 0")
+    arguments.finite(**{what: (value := number(text))})
     return value
 
 
@@ -257,8 +257,7 @@ def at_least(least: int) -> Callable[[str, str], int]:
     """Return what reads a whole number that is not below `least`."""
 
     def read(text: str, what: str) -> int:
-        if (value := whole(text)) < least:
-            raise ValueError(f"{what}: {value} is below {least}")
+        arguments.at_least(least, **{what: (value := whole(text))})
         return value
 
     return read

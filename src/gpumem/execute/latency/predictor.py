@@ -9,7 +9,6 @@ progresses at 1 / (1 + slowdown (k - 1))) an op beside one other job takes 1 + s
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpumem.base.arguments import at_least, strict
+from gpumem.base.arguments import at_least, finite, strict
 from gpumem.base.display import Shown
 from gpumem.execute.latency.network import Features, Network, Training, learn, sizes
 from gpumem.execute.latency.samples import Measurement, Sample, by_type, samples
@@ -203,8 +202,7 @@ def estimates(
     ----------
     Zhang et al., TENSILE, section 4.3.
     """
-    if not 0 <= slowdown < math.inf:
-        raise ValueError(f"slowdown: {slowdown} is not finite and >= 0")
+    finite(slowdown=slowdown)
     ops = trace.ops
     kernel = (ops.role == COMPUTE) | (ops.role == RECOMPUTE)
     ns = machine.durations(trace) * np.where(kernel, 1 + slowdown * float(_checked(utilisation)), 1.0)

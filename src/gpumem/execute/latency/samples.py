@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import finite, strict
 from gpumem.base.display import Shown
 from gpumem.base.files import read_bytes, write_text
 from gpumem.io.schema import decode
@@ -71,9 +71,7 @@ class Sample:
         for size in (*self.reads, *self.writes):
             if size < 0:
                 raise ValueError(f"sample {self.name!r}: an operand of {size} bytes")
-        for what in ("flops", "moved"):
-            if not 0 <= getattr(self, what) < math.inf:
-                raise ValueError(f"sample {self.name!r}: {what} {getattr(self, what)} is not finite and >= 0")
+        finite(f"sample {self.name!r}", flops=self.flops, moved=self.moved)
         for shape in self.shapes or ():
             if min(shape, default=1) < 1:
                 raise ValueError(f"sample {self.name!r}: shape {shape} has a dimension below 1")

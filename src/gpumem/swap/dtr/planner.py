@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from gpumem.base import work
-from gpumem.base.arguments import strict, strict_fields
+from gpumem.base.arguments import finite, strict, strict_fields
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
 from gpumem.swap.dtr.online import POLICIES, RAN, OnlineRun, follow
@@ -82,8 +81,7 @@ def online(
     """
     one_of("heuristic", heuristic, HEURISTICS)
     one_of("free", free, POLICIES)
-    if not 0 <= overhead < math.inf:
-        raise ValueError(f"overhead: {overhead} is not finite and >= 0")
+    finite(overhead=overhead)
     return _within(Remade.of(trace, machine), budget, heuristic, free, overhead)
 
 

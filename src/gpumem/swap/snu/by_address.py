@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import at_least, strict
 from gpumem.base.display import Shown
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
@@ -121,9 +121,8 @@ def by_address(
     J. Lee's thesis, Seoul National University, section 5.3.
     """
     one_of("fit", fit, FITS)
-    for name, value, least in (("capacity", capacity, 1), ("alignment", alignment, 1), ("iterations", iterations, 2)):
-        if value < least:
-            raise ValueError(f"{name}: {value} is below {least}")
+    at_least(1, capacity=capacity, alignment=alignment)
+    at_least(2, iterations=iterations)
     fits(trace, capacity)  # what no eviction helps
     run = _Run(trace, machine, Pieces(capacity - capacity % alignment, fit), alignment)
     known: dict[object, int] = {}

@@ -127,8 +127,7 @@ class Recorder(Shown):
         where = f"op {len(self._ops)} ({op})"
         if duration < 0 and duration != UNKNOWN:
             raise ValueError(f"{where}: duration {duration} ns is negative")
-        for what, amount in (("flops", flops), ("moved", moved)):
-            finite(f"{where}: {what}", amount)
+        finite(where, flops=flops, moved=moved)
         for block in (*reads, *writes):
             self._live(block, where)
         if statistics and (stray := set(statistics) - (set(reads) & set(writes))):
