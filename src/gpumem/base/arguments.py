@@ -1,22 +1,23 @@
-"""Strict at the door: a list, a path or a text where a trace belongs is said so at once, not ten calls further in.
+"""Arguments are checked where a user's value enters: a list, a path or a text in place of a trace is refused at once.
 
 `strict` reads a function's annotations, once and at the first call. So what a function takes is said in one place, its
-signature, and this module knows no class of the package: only in which module those live that people confuse, and how
-one gets hold of one.
+signature, and this module imports no class of the package: `CLASSES` says in which module those live that people
+confuse, and how one gets hold of one. beartype was tried (0.23): it looks at one random item of a list, so the same
+wrong call is now refused and now not, and it does not say what would do instead.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import re
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from functools import wraps
 from importlib import import_module
-from inspect import unwrap
-from types import FunctionType
-from typing import Any, ParamSpec, TypeVar, cast, get_origin
+from inspect import Parameter, signature, unwrap
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,7 +25,7 @@ C = TypeVar("C")
 
 Test = Callable[[Any], bool]
 
-# A name in an annotation: where the class lives, and what would do.
+# The name of a class: where it lives, and what makes one.
 CLASSES = {
     "Trace": ("gpumem.trace", "gpumem.read(path) and gpumem.bundled(name) return one"),
     "Machine": ("gpumem.simulator.machine", "gpumem.Machine.named(name) and gpumem.io.read_machine(path) return one"),
@@ -50,37 +51,43 @@ CLASSES = {
     "TrainingScript": ("gpumem.torch.capture.script", "gpumem.torch.TrainingScript(path, args) makes one"),
     "Link": ("gpumem.simulator.machine", "gpumem.simulator.Link(latency_ns, ns_per_byte) makes one"),
 }
-PLAIN: dict[str, Test] = {
-    "int": lambda value: type(value) is int or (hasattr(value, "__index__") and not isinstance(value, bool)),
-    "float": lambda value: (
-        hasattr(value, "__float__") and not isinstance(value, bool) and not hasattr(value, "__len__")
+
+
+class Kind(NamedTuple):
+    """One alternative of an annotation: which values are of it, and in words what it is and how one gets it."""
+
+    fits: Test
+    words: str
+    hint: str = ""
+
+
+PLAIN = {
+    int: Kind(
+        lambda value: type(value) is int or (hasattr(value, "__index__") and not isinstance(value, bool)),
+        "a whole number",
     ),
-    "bool": lambda value: type(value).__name__ in ("bool", "bool_"),  # NumPy's, too
-    "str": lambda value: isinstance(value, str),
-    "bytes": lambda value: isinstance(value, bytes),
-    "Path": lambda value: isinstance(value, os.PathLike),
-    "None": lambda value: value is None,
+    float: Kind(
+        lambda value: hasattr(value, "__float__") and not isinstance(value, bool) and not hasattr(value, "__len__"),
+        "a number",
+    ),
+    bool: Kind(lambda value: type(value).__name__ in ("bool", "bool_"), "True or False"),  # NumPy's, too
+    str: Kind(lambda value: isinstance(value, str), "a text"),
+    bytes: Kind(lambda value: isinstance(value, bytes), "bytes"),
+    Path: Kind(lambda value: isinstance(value, os.PathLike), "a path"),
+    NoneType: Kind(lambda value: value is None, "None"),
 }
-PLAIN["Allocator"] = PLAIN["Pool"] = lambda value: hasattr(value, "allocate") and not isinstance(value, type)
-MANY: dict[str, Test] = {
-    "Sequence": lambda value: hasattr(value, "__iter__") and not isinstance(value, (str, bytes, dict)),
-    "Iterable": lambda value: hasattr(value, "__iter__") and not isinstance(value, (str, bytes)),
-    "Mapping": lambda value: hasattr(value, "items"),
-    "Callable": callable,
+LIST = Kind(lambda value: hasattr(value, "__iter__") and not isinstance(value, (str, bytes, dict)), "a list")
+ITERABLE = Kind(lambda value: hasattr(value, "__iter__") and not isinstance(value, (str, bytes)), "a list")
+MAPPING = Kind(lambda value: hasattr(value, "items"), "a dict")
+MANY = {
+    Sequence: LIST,
+    Iterable: ITERABLE,
+    Collection: ITERABLE,
+    Mapping: MAPPING,
+    MutableMapping: MAPPING,
+    Callable: Kind(callable, "a function"),
 }
-WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "True or False",
-    "str": "a text",
-    "bytes": "bytes",
-    "Path": "a path",
-    "Sequence": "a list",
-    "Iterable": "a list",
-    "Mapping": "a dict",
-    "Callable": "a function",
-    "None": "None",
-}
+PROTOCOLS = ("Allocator", "Pool")  # which `isinstance` does not take
 
 
 def strict(function: Callable[P, R], check: Callable[[dict[str, Any]], None] | None = None) -> Callable[P, R]:
@@ -108,25 +115,25 @@ def strict(function: Callable[P, R], check: Callable[[dict[str, Any]], None] | N
         ...
     TypeError: double: limit: '70%' is a str; it must be a whole number
     """
-    tests: list[tuple[int, str, tuple[Test, ...], str]] | None = None
+    parameters: list[tuple[int, str, list[Kind]]] | None = None
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        nonlocal tests
-        if tests is None:
-            tests = _tests(cast(FunctionType, unwrap(function)))
-        for place, name, any_of, annotation in tests:
+        nonlocal parameters
+        if parameters is None:
+            parameters = _parameters(unwrap(function))
+        for place, name, kinds in parameters:
             if place < len(args):
                 value = args[place]
             elif name in kwargs:
                 value = kwargs[name]
             else:
                 continue
-            for fits in any_of:
-                if fits(value):
+            for kind in kinds:  # no `any`: a generator takes as long as all the tests
+                if kind.fits(value):
                     break
             else:
-                raise TypeError(_refusal(function.__qualname__, name, value, annotation))
+                raise TypeError(_refusal(function.__qualname__, name, value, kinds))
         if check is not None:
             check(kwargs)
         return function(*args, **kwargs)
@@ -140,47 +147,58 @@ def strict_fields(cls: type[C]) -> type[C]:
     return cls
 
 
-def _tests(function: FunctionType) -> list[tuple[int, str, tuple[Test, ...], str]]:
-    """What to look at: place among positional arguments, name, tests of which one must hold, the annotation."""
-    code, found = function.__code__, []
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    for k, name in enumerate(names):
-        annotation = str(function.__annotations__.get(name, ""))
-        kinds = [_unaliased(kind, function.__globals__) for kind in _kinds(annotation)]
-        if annotation and all(kind.partition("[")[0] in {**PLAIN, **CLASSES, **MANY} for kind in kinds):
-            place = k if k < code.co_argcount else 2**31  # keyword only
-            found.append((place, name, tuple(_test(kind) for kind in kinds), " | ".join(kinds)))
-    return found
+class _Classes(dict[str, Any]):
+    """The names that an annotation may use: those of its module, and `CLASSES`, which it may import for types only."""
+
+    def __missing__(self, name: str) -> Any:
+        if name not in CLASSES:
+            raise KeyError(name)
+        return getattr(import_module(CLASSES[name][0]), name)
 
 
-def _unaliased(kind: str, names: dict[str, Any]) -> str:
-    """What kind an alias stands for, as far as that is a function, a list or a mapping; `work.Progress` is one too."""
-    if kind.startswith("Mutable"):
-        return kind.removeprefix("Mutable")
-    module, dot, name = kind.partition(".")
-    alias = getattr(names.get(module), name, None) if dot and name.isidentifier() else names.get(kind)
-    origin = getattr(get_origin(alias), "__name__", "")
-    return origin if origin in MANY else kind.replace("Collection[", "Iterable[")
+def _parameters(function: Callable[..., Any]) -> list[tuple[int, str, list[Kind]]]:
+    """Return the parameters that can be checked: place among positional arguments, name, and what they may be."""
+    checked = []
+    for place, parameter in enumerate(signature(function).parameters.values()):
+        kinds = _kinds(parameter.annotation, getattr(function, "__globals__", {}))
+        if kinds:
+            last = 2**31 if parameter.kind is Parameter.KEYWORD_ONLY else place
+            checked.append((last, parameter.name, kinds))
+    return checked
 
 
-def _kinds(annotation: str) -> list[str]:
-    """The alternatives of an annotation; what stands in brackets is one.
+def _kinds(annotation: Any, names: Mapping[str, Any]) -> list[Kind]:
+    """Return the alternatives of an annotation; none where one of them is a kind that is not looked at.
 
-    >>> _kinds("str | Sequence[int | str] | None")
-    ['str', 'Sequence[int | str]', 'None']
+    >>> [kind.words for kind in _kinds("str | Sequence[int | str] | None", globals())]
+    ['a text', 'a list', 'None']
     """
-    return [kind.strip() for kind in re.split(r"\|(?![^\[]*\])", annotation)]
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, {}, _Classes(names))
+        except NameError:  # a class that is imported for types only
+            return []
+    union = get_origin(annotation) in (Union, UnionType)
+    kinds = [_kind(alternative) for alternative in (get_args(annotation) if union else (annotation,))]
+    return [kind for kind in kinds if kind] if all(kinds) else []
 
 
-def _test(kind: str) -> Test:
-    head, _, inside = kind.partition("[")
-    if head in CLASSES and head not in PLAIN:
-        cls = getattr(import_module(CLASSES[head][0]), head)
-        return lambda value: isinstance(value, cls)
-    if head == "Sequence" and inside.removesuffix("]") in CLASSES:
-        one, many = _test(inside.removesuffix("]")), MANY[head]
-        return lambda value: many(value) and all(map(one, value))
-    return PLAIN.get(head) or MANY[head]
+def _kind(alternative: Any) -> Kind | None:
+    alternative = NoneType if alternative is None else alternative
+    origin = get_origin(alternative) or alternative
+    if origin is Sequence and (of := _kind((*get_args(alternative), Any)[0])) and of.hint:
+        items = f"a list of {get_args(alternative)[0].__name__}"
+        return Kind(lambda value: LIST.fits(value) and all(map(of.fits, value)), items, of.hint)
+    kind = PLAIN.get(origin) or MANY.get(origin)
+    name = getattr(origin, "__name__", "")
+    if kind or name not in CLASSES or not str(origin.__module__).startswith("gpumem"):
+        return kind
+    fits = _allocates if name in PROTOCOLS else lambda value: isinstance(value, origin)
+    return Kind(fits, _a(name), f"; {CLASSES[name][1]}")
+
+
+def _allocates(value: object) -> bool:
+    return hasattr(value, "allocate") and not isinstance(value, type)
 
 
 def at_least(least: int, /, **numbers: float | None) -> None:
@@ -207,8 +225,8 @@ def finite(where: str = "", /, **numbers: float) -> None:
     """
     for name, number in numbers.items():
         if not 0 <= number < math.inf:
-            told = f"{where}: {name}" if where else f"{name}:"
-            raise ValueError(f"{told} {number} is not finite and >= 0")
+            place = f"{where}: {name}" if where else f"{name}:"
+            raise ValueError(f"{place} {number} is not finite and >= 0")
 
 
 def expect(where: str, name: str, value: object, annotation: str) -> None:
@@ -219,28 +237,18 @@ def expect(where: str, name: str, value: object, annotation: str) -> None:
     TypeError: planner: what it returned: None is a NoneType; it must be a Plan; gpumem.autoswap and \
 gpumem.Plan.of(trace, swaps) return one
     """
-    if not any(_test(kind)(value) for kind in _kinds(annotation)):
-        raise TypeError(_refusal(where, name, value, annotation))
+    kinds = _kinds(annotation, globals())
+    if not any(kind.fits(value) for kind in kinds):
+        raise TypeError(_refusal(where, name, value, kinds))
 
 
-def _refusal(where: str, name: str, value: object, annotation: str) -> str:
-    kinds = _kinds(annotation)
-    wanted = " or ".join(_word(kind) for kind in kinds)
-    if {"int", "str"} <= {*kinds}:
-        wanted = wanted.replace(WORDS["str"], "a text such as '300MiB' or '70%'")
-    hints = "".join(f"; {CLASSES[kind][1]}" for kind in map(_inner, kinds) if kind in CLASSES)
+def _refusal(where: str, name: str, value: object, kinds: list[Kind]) -> str:
+    wanted = " or ".join(kind.words for kind in kinds)
+    if {PLAIN[int], PLAIN[str]} <= {*kinds}:
+        wanted = wanted.replace("a text", "a text such as '300MiB' or '70%'")
+    hints = "".join(dict.fromkeys(kind.hint for kind in kinds))
     where = where.removesuffix(".__init__")
     return f"{where}: {name}: {reprlib.repr(value):.60} is {_a(type(value).__name__)}; it must be {wanted}{hints}"
-
-
-def _word(kind: str) -> str:
-    if kind.startswith("Sequence[") and (of := _inner(kind)) in CLASSES:
-        return f"a list of {of}"
-    return WORDS.get(kind.partition("[")[0]) or _a(kind)
-
-
-def _inner(kind: str) -> str:
-    return kind.removeprefix("Sequence[").removesuffix("]") if kind.startswith("Sequence[") else kind
 
 
 def _a(noun: str) -> str:
