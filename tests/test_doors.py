@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gpumem
-from benchmarks.papers.zero_overhead_limit import knee
+from benchmarks.papers.zero_overhead_limit import lowest_limit
 from gpumem import (
     Machine,
     Plan,
@@ -158,7 +158,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     # a name or a result where a function belongs, a text where yes or no does
     (lambda: testing.check_planner("best-fit"), TypeError, "check_planner: planner: 'best-fit' .* must be a function"),  # type: ignore[arg-type]
     (lambda: testing.check_planner(gpumem.best_fit, skip="growth"), TypeError, "skip: 'growth' .* must be a list"),
-    (lambda: knee(MLP, V100, "autoswap"), TypeError, "knee: planner: 'autoswap' .* must be a function"),  # type: ignore[arg-type]
+    (lambda: lowest_limit(MLP, V100, "autoswap"), TypeError, "lowest_limit: planner: 'autoswap' .* must be a function"),  # type: ignore[arg-type]
     (lambda: pool.SmartPool(planner="best-fit"), TypeError, "SmartPool: planner: 'best-fit' .* must be a function"),  # type: ignore[arg-type]
     (lambda: execute.Emulator("random"), TypeError, "Emulator: order: 'random' is a str; .* or a function"),  # type: ignore[arg-type]
     (lambda: jobs.Policy("tensile"), TypeError, "Policy: planner: 'tensile' is a str; it must be a function"),  # type: ignore[arg-type]

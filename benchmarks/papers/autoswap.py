@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.papers import published, singa
-from benchmarks.papers.zero_overhead_limit import Knee, table as knees_table
+from benchmarks.papers.zero_overhead_limit import ZeroOverheadLimit, table as lowest_limits_table
 from gpumem import swap
 from gpumem.base import work
 from gpumem.base.errors import Infeasible, NotReached
@@ -82,12 +82,12 @@ class Study:
             raise error
         self.failed(name, error)
 
-    def verify(self, knee: Knee) -> None:
-        """Hold the plan of a knee against the oracles."""
-        case = replace(self.case, load=knee.limit)
-        self.progress(f"{knee.trace}: checking {knee.planner}")
-        found = at_load(case.trace, knee.limit, swap=lambda trace, limit: knee.plan, pool=case.place)
-        self.checked(case.planned(found, case.judge(found), knee.planner))
+    def verify(self, lowest: ZeroOverheadLimit) -> None:
+        """Hold the plan of a lowest limit against the oracles."""
+        case = replace(self.case, load=lowest.limit)
+        self.progress(f"{lowest.trace}: checking {lowest.planner}")
+        found = at_load(case.trace, lowest.limit, swap=lambda trace, limit: lowest.plan, pool=case.place)
+        self.checked(case.planned(found, case.judge(found), lowest.planner))
 
     def checked(self, planned: Planned) -> Planned:
         """Hold what was planned against the oracles, if asked to."""
@@ -264,10 +264,10 @@ def point_table(figure: Figure) -> str:
     return columns(rows)
 
 
-def depths(knees: Iterable[Knee]) -> list[dict[str, Any]]:
+def depths(limits: Iterable[ZeroOverheadLimit]) -> list[dict[str, Any]]:
     """Return Table II: for each VGG and ResNet and each planner, the largest reduction of the load for nothing."""
     rows = []
-    for k in knees:
+    for k in limits:
         family, net = published.net_of(k.trace)
         if family:
             sizes = {"peak_load": k.peak_load, "limit": k.limit, "reduction": k.reduction}
@@ -298,7 +298,7 @@ def _cell(value: float | None, digits: int = 2) -> str:
 
 
 TABLES: Mapping[str, Callable[[Any], str]] = {
-    "knees": knees_table,
+    "lowest_limits": lowest_limits_table,
     "fig8": profile_table,
     "fig9": limit_table,
     "fig10": batch_table,

@@ -1,4 +1,4 @@
-"""Knees: the lowest load limit that a swap planner reaches at (almost) no cost, next to what is possible at all."""
+"""The lowest limit that a swap planner reaches at (almost) no overhead, next to what is possible at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Planner = Callable[[Trace, Machine, int], Plan]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Knee(Shown):
+class ZeroOverheadLimit(Shown):
     """The lowest limit at which a planner costs nothing, in bytes.
 
     Parameters
@@ -92,7 +92,7 @@ class Knee(Shown):
 def achieved(limit: int, bound: int | None, peak: int) -> float | None:
     """Return `(1 - limit / peak) / (1 - bound / peak)`: the part of the possible reduction that a limit is.
 
-    It may exceed 1 a little, since a knee may cost `FREE` and the bound nothing.
+    It may exceed 1 a little, since a plan may cost `FREE` and the bound nothing.
 
     >>> achieved(60, 50, 100)
     0.8
@@ -139,7 +139,7 @@ def overhead_at(trace: Trace, machine: Machine, planner: Planner, limit: int) ->
 
 
 @strict
-def knee(
+def lowest_limit(
     trace: Trace,
     machine: Machine,
     planner: Planner,
@@ -150,7 +150,7 @@ def knee(
     name: str = "",
     bound: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
-) -> Knee:
+) -> ZeroOverheadLimit:
     """Return the lowest load limit at which a planner costs at most `free`.
 
     Parameters
@@ -172,7 +172,7 @@ def knee(
 
     Returns
     -------
-    Knee
+    ZeroOverheadLimit
         At worst of the peak load and the empty plan.
 
     Raises
@@ -190,7 +190,7 @@ def knee(
     --------
     >>> from gpumem.io import bundled
     >>> from gpumem.swap import autoswap
-    >>> found = knee(bundled("vgg16"), Machine.named("gtx1080ti"), autoswap, step=0.1)
+    >>> found = lowest_limit(bundled("vgg16"), Machine.named("gtx1080ti"), autoswap, step=0.1)
     >>> found.planner, round(found.reduction, 3), found.limit == found.unbroken
     ('autoswap', 0.3, True)
     """
@@ -217,30 +217,32 @@ def knee(
         misses, broken = misses + missed, broken or missed
     seconds = now() - begin
     limit, cost, plan = best
-    return Knee(trace.name, machine.name, name or name_of(planner), peak, limit, unbroken, cost, plan, seconds, bound)
+    return ZeroOverheadLimit(
+        trace.name, machine.name, name or name_of(planner), peak, limit, unbroken, cost, plan, seconds, bound
+    )
 
 
 @strict
-def knee_of(
+def lowest_limit_of(
     trace: Trace,
     machine: Machine,
     lowest: Callable[[Trace, Machine], tuple[Plan, int]],
     *,
     name: str = "",
     bound: int | None = None,
-) -> Knee:
-    """Return the knee of a planner that looks for the lowest limit itself.
+) -> ZeroOverheadLimit:
+    """Return the lowest zero-overhead limit of a planner that looks for the lowest limit itself.
 
     Parameters
     ----------
     lowest : callable
         `lowest(trace, machine) -> (plan, limit)`, say `functools.partial(swap.search.lowest, stall=0.005)`.
     trace, machine, name, bound
-        As in `knee`.
+        As in `lowest_limit`.
 
     Returns
     -------
-    Knee
+    ZeroOverheadLimit
         Its overhead is measured here, not taken on trust; one limit is known, so `unbroken` is that limit.
 
     Raises
@@ -255,7 +257,7 @@ def knee_of(
     >>> def seventy(trace, machine):
     ...     limit = trace.peak_load * 7 // 10
     ...     return autoswap(trace, machine, limit), limit
-    >>> round(knee_of(bundled("vgg16"), Machine.named("gtx1080ti"), seventy).reduction, 3)
+    >>> round(lowest_limit_of(bundled("vgg16"), Machine.named("gtx1080ti"), seventy).reduction, 3)
     0.3
     """
     begin = now()
@@ -263,15 +265,15 @@ def knee_of(
     seconds = now() - begin
     cost = _judged(trace, machine, plan, limit, simulate(trace, machine))
     name, peak = name or name_of(lowest), trace.peak_load
-    return Knee(trace.name, machine.name, name, peak, limit, limit, cost, plan, seconds, bound)
+    return ZeroOverheadLimit(trace.name, machine.name, name, peak, limit, limit, cost, plan, seconds, bound)
 
 
 @strict
-def table(knees: Iterable[Knee]) -> str:
-    """Return a line a knee; `all above` is said where a lower limit is free as well, but not all down to it."""
+def table(limits: Iterable[ZeroOverheadLimit]) -> str:
+    """Return a line for each limit; `all above` is said where a lower limit is free as well, but not all down to it."""
     head = ["trace", "planner", "peak MiB", "limit MiB", "limit", "all above", "overhead", "bound", "achieved"]
     rows = [[*head, "seconds"]]
-    for k in knees:
+    for k in limits:
         part = partial(_part, whole=k.peak_load)
         got = "" if k.achieved is None else f"{k.achieved:.1%}"
         above = part(k.unbroken) if k.unbroken != k.limit else ""

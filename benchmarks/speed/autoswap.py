@@ -51,7 +51,7 @@ def overhead(
 
 
 def table(trace: Trace, machine: Machine, options: Options, scores: list[str], workspace: str) -> None:
-    """Print a line a limit, a column a score, then the knee of each."""
+    """Print a line a limit, a column a score, then the lowest zero-overhead limit of each."""
     base = simulate(trace, machine)
     told = f"peak load {trace.peak_load / 2**20:.1f} MiB, workspaces={workspace}"
     rule = "one target" if "targets" in options else f"targets={TARGETS} (ours)"
@@ -64,17 +64,17 @@ def table(trace: Trace, machine: Machine, options: Options, scores: list[str], w
         row += [best, overhead_at(trace, machine, on_demand, int(trace.peak_load * percent / 100))]
         mb = f"{percent:>8}{trace.peak_load * percent / 1e8:>8.0f}"
         print(mb + "".join(f"{'-' if x is None else format(100 * x, '.2f'):>8}" for x in row))
-    knees = [knee(trace, machine, base, s, options) for s in SCORES]
+    limits = [lowest_free(trace, machine, base, s, options) for s in SCORES]
     print(
         f"{'free':>16}"
-        + "".join(f"{k:>8.1f}" for k in knees)
+        + "".join(f"{k:>8.1f}" for k in limits)
         + f"{'':>8}" * (len(scores) - len(SCORES))
-        + f"{max(knees):>8.1f}"
+        + f"{max(limits):>8.1f}"
         + "   % saved at no more than 0.5 % overhead"
     )
 
 
-def knee(trace: Trace, machine: Machine, base: Timeline, score: str, options: Options) -> float:
+def lowest_free(trace: Trace, machine: Machine, base: Timeline, score: str, options: Options) -> float:
     """Return the largest saving, in % of the peak load and steps of 0.5, up to which all limits cost nothing."""
     saved = 0.0
     while saved < 99:

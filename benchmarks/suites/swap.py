@@ -24,12 +24,12 @@ from gpumem.pipeline import report
 
 if TYPE_CHECKING:
     from benchmarks.papers.autoswap import Study
-    from benchmarks.papers.zero_overhead_limit import Knee
+    from benchmarks.papers.zero_overhead_limit import ZeroOverheadLimit
 
     Planners = Mapping[str, swap.Planner]
 
 PARTS = {
-    "knees": "Lowest load limit at no more than 0.5 % overhead, capacity clock",
+    "lowest_limits": "Lowest load limit at no more than 0.5 % overhead, capacity clock",
     "fig8": "Figure 8: the load in MiB, the largest of each stretch of ops",
     "fig9": "Figure 9: overhead in % by load limit, capacity clock; `as printed`: by the paper's rules, the rest ours",
     "fig10": "Figure 10: footprint in MiB by batch size, next to CnMem's; AutoSwap up to an overhead, placed clock",
@@ -54,13 +54,13 @@ def options(p: Parser) -> None:
     add_options(p, *machine_flags("gtx1080ti"))
     p.add_argument("--limits", metavar="L[,L]", help="of figures 9 to 11, bytes or %% (default: 90%% to 30%% by 5%%)")
     p.add_argument("--batches", metavar="F[,F]", help=f"of figure 10, times the recorded one (default: {BATCHES})")
-    p.add_argument("--step", type=float, help="between the limits of a knee, part of the peak load (default: 0.005)")
+    p.add_argument("--step", type=float, help="between limits that are tried, part of the peak load (default: 0.005)")
     p.add_argument("--no-check", action="store_true", help="do not hold the plans against the naive oracles")
     add_options(p, *own_flags())
 
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
-    """Print the knees of swap planners next to the bound, and figures 8 to 11 and Table II of the AutoSwap paper."""
+    """Print lowest limits of swap planners beside the bound, figures 8 to 11 and Table II of the AutoSwap paper."""
     if args.step is not None and not 0 < args.step <= 1:
         raise ValueError(f"--step: {args.step} is not in (0, 1]")
     planners = planners_asked(args)
@@ -72,7 +72,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     ways = [(bare, rule, trace) for bare in traces for rule, trace in each_way(bare, args.workspaces)]
     results: Results = {part: [] for part in PARTS}
     failures: dict[tuple[str, str], Any] = {}
-    if "knees" in parts or "table2" in parts:
+    if "lowest_limits" in parts or "table2" in parts:
         tell_bound(machine)
     for bare, rule, trace, limits in progress.over([(*way, _limits(args, way[-1])) for way in ways]):
         own = (LITTLE if args.quick else {}) | own_options(args, planners, trace.peak_load)
@@ -80,15 +80,15 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
         failed = None if len(planners) == 1 else partial(_fail, failures, trace.name, args.traceback)
         again = partial(rebatched, bare, rule)
         study = papers.autoswap.Study(case, own, progress, tell, again, not args.no_check, failed)
-        if "knees" in parts or "table2" in parts:
-            results["knees"] += _knees(study, planners, step, SOME if args.quick else ROUNDS)
+        if "lowest_limits" in parts or "table2" in parts:
+            results["lowest_limits"] += _lowest_limits(study, planners, step, SOME if args.quick else ROUNDS)
         if "optimality" in parts:
             results["optimality"] += papers.autoswap.avoidable(study, SOME if args.quick else ROUNDS)
         shown = args.trace or trace.name.startswith("vgg16")
         for part in [part for part in parts if shown and part.startswith("fig")]:
             figure = _figure(part, study, limits, factors, planners)
             results[part] += [] if figure is None else [(trace.name, figure)]
-    results |= {"table2": papers.autoswap.depths(results["knees"])}
+    results |= {"table2": papers.autoswap.depths(results["lowest_limits"])}
     return results | ({"failed": [*failures.values()]} if failures else {})
 
 
@@ -125,9 +125,9 @@ def _figure(
     return papers.autoswap.batches(study, limits, factors, autoswap)
 
 
-def _knees(study: Study, planners: Planners, step: float, rounds: int) -> list[Knee]:
-    """The knee of each planner, next to the bound, checked."""
-    from benchmarks.papers.zero_overhead_limit import knee, knee_of
+def _lowest_limits(study: Study, planners: Planners, step: float, rounds: int) -> list[ZeroOverheadLimit]:
+    """The lowest zero-overhead limit of each planner, next to the bound, checked."""
+    from benchmarks.papers.zero_overhead_limit import lowest_limit, lowest_limit_of
 
     def told(who: str, text: str) -> None:
         study.progress(f"{trace.name}: {who}: {text}")
@@ -140,10 +140,10 @@ def _knees(study: Study, planners: Planners, step: float, rounds: int) -> list[K
         try:
             if planner.finds_lowest:
                 own = partial(planner.with_known(known).lowest, seconds=known.get("seconds"), progress=progress)
-                one = knee_of(trace, machine, own, name=name, bound=bound)
+                one = lowest_limit_of(trace, machine, own, name=name, bound=bound)
             else:
                 call = partial(planner, **known)
-                one = knee(trace, machine, call, step=step, name=name, bound=bound, progress=progress)
+                one = lowest_limit(trace, machine, call, step=step, name=name, bound=bound, progress=progress)
             study.verify(one)
         except Exception as error:
             study.fail(name, error)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gpumem
-from benchmarks.papers.zero_overhead_limit import knee
+from benchmarks.papers.zero_overhead_limit import lowest_limit
 from gpumem import Machine, Placement, Plan, Recorder, Recording, Timeline, Trace
 from gpumem.base.display import LONG, Shown
 from gpumem.base.exports import Face
@@ -102,7 +102,7 @@ def objects() -> Iterator[tuple[str, Any]]:
         ("times", Times.of(gpumem.simulator.simulate(trace, GTX))),
         ("candidates", candidates(trace, GTX, 2**27)),
     ]
-    yield "knee", knee(trace, GTX, gpumem.autoswap, step=0.2, name=LONG_NAME)
+    yield "lowest_limit", lowest_limit(trace, GTX, gpumem.autoswap, step=0.2, name=LONG_NAME)
     yield "program", prepare(tiny(), gpumem.best_fit(tiny()), Emulator(), GenericOp(tiny()))
 
 

@@ -338,7 +338,10 @@ def test_something_in_the_way_is_one_line_and_nothing_changes(
         (["bound", "FILE", "--limit", "70%"], "--limit: gpumem bound has no such option; did you mean '--load-limit'?"),
         (["bound", "BARE"], "a bare instance has no ops to swap between"),
         (["bench", "jobs"], "gpumem: error: SUITE: 'jobs' is unknown; there are swap, pool, tensile"),
-        (["bench", "swap", "FILE", "--what", "fig12"], "--what: 'fig12' is unknown; there are knees, fig8, fig9"),
+        (
+            ["bench", "swap", "FILE", "--what", "fig12"],
+            "--what: 'fig12' is unknown; there are lowest_limits, fig8",
+        ),
         (["bench", "swap", "FILE", "--batches", "1,x"], "--batches: '1,x' is no list of numbers"),
         (["bench", "swap", "FILE", "--batches", "1,0"], "--batches: 0.0 is not positive and finite"),
         (["bench", "swap", "FILE", "--batches", "nan"], "--batches: nan is not positive and finite"),

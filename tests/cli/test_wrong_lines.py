@@ -37,7 +37,7 @@ USAGE = {
     "doctor --jason": r"--jason: gpumem doctor has no such option; did you mean '--json'\? .*",
     "doctor mlp3": r"'mlp3': gpumem doctor takes no such argument .*",
     "bench pol": r"SUITE: 'pol' is unknown; there are swap, pool, .*, planners, uncertain, peers; did .* 'pool'\? .*",
-    "bench --what knees": r"--what: python -m benchmarks has no such option; options follow the command, .*",
+    "bench --what lowest_limits": r"--what: python -m benchmarks has no such option; options follow the command, .*",
     "--quiet paln": r"COMMAND: 'paln' is unknown; .*; did you mean 'plan'\? .*",
     # files
     "info": r"FILE is missing: trace file, or vgg16, resnet18, mlp3, .*",
@@ -95,7 +95,7 @@ USAGE = {
     "run mlp --device emulat": r"--device: 'emulat' is unknown; there are auto, .*; did you mean 'emulate'\?",
     "jobs mlp3 --link glob": r"--link: 'glob' is unknown; there are global, job; did you mean 'global'\?",
     "jobs mlp3 --accounting exakt": r"--accounting: 'exakt' is unknown; .*; did you mean 'exact'\?",
-    "bench swap --what knes": r"--what: 'knes' is unknown; there are .*; did you mean 'knees'\?",
+    "bench swap --what lowest_limts": r"--what: 'lowest_limts' is unknown; .*; did you mean 'lowest_limits'\?",
     "bench planners --limits 60%,0%": r"--limits: 0 of the peak load is not in \(0, 100%\]",
     "bench planners --limits 120%": r"--limits: 1.2 of the peak load is not in \(0, 100%\]",
     "bench planners --limits 60": r"--limits: '60' is 6000%; did you mean '60%'\?",

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 import gpumem
-from benchmarks.papers.zero_overhead_limit import knee, knee_of, overhead_at
+from benchmarks.papers.zero_overhead_limit import lowest_limit, lowest_limit_of, overhead_at
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
@@ -66,8 +66,8 @@ def test_every_overhead_is_against_that_base(blocking: bool, base: int) -> None:
     trace, machine, planner = pipelined(), tiny_machine(), partial(by_hand, blocking=blocking)
     cost = 235 / base - 1
     assert overhead_at(trace, machine, planner, LIMIT) == cost
-    assert knee(trace, machine, planner, free=cost, step=1 / 3).overhead == cost
-    assert knee_of(trace, machine, lambda *given: (planner(*given, LIMIT), LIMIT)).overhead == cost
+    assert lowest_limit(trace, machine, planner, free=cost, step=1 / 3).overhead == cost
+    assert lowest_limit_of(trace, machine, lambda *given: (planner(*given, LIMIT), LIMIT)).overhead == cost
     planned = gpumem.plan(trace, machine, load=LIMIT, planner=planner, placer="best-fit")
     assert planned.overhead == planned.row()["overhead"] == cost
     assert planned.before.timeline.makespan == base

@@ -1,4 +1,4 @@
-"""Knees: the scan by hand, static planners, planners that look for the limit themselves, the table, and real traces."""
+"""Lowest limits: the scan by hand, static planners, planners that look for it themselves, the table, and real traces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from benchmarks.papers.zero_overhead_limit import FREE, Knee, Planner, achieved, knee, knee_of, overhead_at, table
+from benchmarks.papers.zero_overhead_limit import (
+    FREE,
+    Planner,
+    ZeroOverheadLimit,
+    achieved,
+    lowest_limit,
+    lowest_limit_of,
+    overhead_at,
+    table,
+)
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
@@ -56,7 +65,7 @@ def test_what_a_plan_costs_by_hand() -> None:
 
 def test_the_scan_by_hand() -> None:
     trace, machine = bump(), tiny_machine()
-    found = knee(trace, machine, costs({90: 0, 80: 0, 70: 23, 60: 0, 50: 23}), step=0.1, name="mine", bound=50)
+    found = lowest_limit(trace, machine, costs({90: 0, 80: 0, 70: 23, 60: 0, 50: 23}), step=0.1, name="mine", bound=50)
     assert (found.limit, found.unbroken, found.overhead) == (60, 80, 0.0)
     assert (found.trace, found.machine, found.planner, found.peak_load) == ("bump", "tiny", "mine", 100)
     assert (found.reduction, found.achieved) == (pytest.approx(0.4), 0.8)
@@ -66,21 +75,23 @@ def test_the_scan_by_hand() -> None:
 def test_patience_ends_the_scan() -> None:
     tried: list[str] = []
     planner = costs({90: 0, 60: 23, 50: 0, 80: 23})
-    found = [knee(bump(), tiny_machine(), planner, step=0.1, patience=p, progress=tried.append) for p in (2, 3, 4)]
+    found = [
+        lowest_limit(bump(), tiny_machine(), planner, step=0.1, patience=p, progress=tried.append) for p in (2, 3, 4)
+    ]
     assert [(k.limit, k.unbroken) for k in found] == [(90, 90), (90, 90), (50, 90)]
     assert len(tried) == 3 + 4 + 9
     assert tried[0] == "trying a limit of 90.0% of the peak load"
 
 
 def test_a_limit_that_a_planner_names_is_tried() -> None:
-    found = knee(bump(), tiny_machine(), costs({73: 0}), step=0.1)
+    found = lowest_limit(bump(), tiny_machine(), costs({73: 0}), step=0.1)
     assert (found.limit, found.unbroken) == (73, 73)
-    assert knee(bump(), tiny_machine(), costs({73: 23}), step=0.1).limit == 100
+    assert lowest_limit(bump(), tiny_machine(), costs({73: 23}), step=0.1).limit == 100
 
 
 def test_infeasible_ends_the_scan() -> None:
     tried: list[str] = []
-    assert knee(bump(), tiny_machine(), away, step=0.1, progress=tried.append).limit == 50
+    assert lowest_limit(bump(), tiny_machine(), away, step=0.1, progress=tried.append).limit == 50
     assert len(tried) == 6
 
 
@@ -88,23 +99,25 @@ def test_at_worst_it_is_the_peak_and_the_empty_plan() -> None:
     def never(trace: Trace, machine: Machine, limit: int) -> Plan:
         raise NotReached(trace.peak_load, limit)
 
-    found = knee(bump(), tiny_machine(), never)
+    found = lowest_limit(bump(), tiny_machine(), never)
     assert (found.limit, found.unbroken, found.overhead, found.plan.decisions) == (100, 100, 0.0, ())
     assert (found.planner, found.reduction, found.achieved) == ("never", 0.0, None)
 
 
 def test_what_counts_as_free_is_asked_for() -> None:
     late = costs({60: 23, 70: 23, 80: 23, 90: 23})
-    assert knee(bump(), tiny_machine(), late, step=0.1, free=0.09).limit == 100
-    assert knee(bump(), tiny_machine(), late, step=0.1, free=0.11).limit == 60
+    assert lowest_limit(bump(), tiny_machine(), late, step=0.1, free=0.09).limit == 100
+    assert lowest_limit(bump(), tiny_machine(), late, step=0.1, free=0.11).limit == 60
 
 
 def test_a_planner_that_looks_for_the_limit_itself_is_judged_here() -> None:
-    found = knee_of(bump(), tiny_machine(), lambda trace, machine: (costs({55: 23})(trace, machine, 55), 55), bound=10)
+    found = lowest_limit_of(
+        bump(), tiny_machine(), lambda trace, machine: (costs({55: 23})(trace, machine, 55), 55), bound=10
+    )
     assert (found.limit, found.unbroken, found.achieved) == (55, 55, 0.5)
     assert found.overhead == pytest.approx(0.1)
     with pytest.raises(ValueError, match="the load is 50 B, the capacity 49 B"):
-        knee_of(bump(), tiny_machine(), lambda trace, machine: (away(trace, machine, 50), 49))
+        lowest_limit_of(bump(), tiny_machine(), lambda trace, machine: (away(trace, machine, 50), 49))
 
 
 def test_a_plan_above_its_limit_is_refused() -> None:
@@ -125,7 +138,7 @@ def test_a_plan_above_its_limit_is_refused() -> None:
 )
 def test_bad_options_are_refused(options: dict[str, float], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        knee(bump(), tiny_machine(), away, **options)  # type: ignore[arg-type]
+        lowest_limit(bump(), tiny_machine(), away, **options)  # type: ignore[arg-type]
 
 
 def test_what_is_achieved() -> None:
@@ -137,20 +150,20 @@ def test_what_is_achieved() -> None:
 
 
 def test_names() -> None:
-    assert knee(bump(), tiny_machine(), partial(away), step=0.5).planner == "away"
+    assert lowest_limit(bump(), tiny_machine(), partial(away), step=0.5).planner == "away"
 
 
 def test_the_table_and_the_rows() -> None:
     plan = Plan((), 5)
-    knees = [
-        Knee("net", "tiny", "mine", 2**21, 2**20, 2**20, 0.001, plan, 1.25, 2**19),
-        Knee("a longer net", "tiny", "x", 2**21, 2**20, 3 * 2**19, 0.0, plan, 12.0),
+    limits = [
+        ZeroOverheadLimit("net", "tiny", "mine", 2**21, 2**20, 2**20, 0.001, plan, 1.25, 2**19),
+        ZeroOverheadLimit("a longer net", "tiny", "x", 2**21, 2**20, 3 * 2**19, 0.0, plan, 12.0),
     ]
-    lines = table(knees).splitlines()
+    lines = table(limits).splitlines()
     assert lines[0].split("  ")[0] == "trace"
     assert lines[1].split() == ["net", "mine", "2.0", "1.0", "50.0%", "0.10%", "25.0%", "66.7%", "1.2"]
     assert lines[2].split() == ["a", "longer", "net", "x", "2.0", "1.0", "50.0%", "75.0%", "0.00%", "12.0"]
-    row = json.loads(json.dumps(knees[0].row()))
+    row = json.loads(json.dumps(limits[0].row()))
     assert row == {
         "trace": "net",
         "machine": "tiny",
@@ -164,16 +177,16 @@ def test_the_table_and_the_rows() -> None:
         "reduction": 0.5,
         "achieved": pytest.approx(2 / 3),
     }
-    assert (knees[1].row()["bound"], knees[1].row()["achieved"]) == (None, None)
+    assert (limits[1].row()["bound"], limits[1].row()["achieved"]) == (None, None)
 
 
 @given(st.data())
-def test_a_knee_on_random_traces(data: st.DataObject) -> None:
+def test_a_lowest_limit_on_random_traces(data: st.DataObject) -> None:
     trace = data.draw(traces())
     machine = tiny_machine(duplex=data.draw(st.booleans())).with_(pinned=data.draw(st.sampled_from([8, 10**6])))
     planner = partial(autoswap, threshold=1, peaks="all", targets=(1.0,))
     step = data.draw(st.sampled_from([0.3, 1.0]))
-    found = knee(trace, machine, planner, step=step)
+    found = lowest_limit(trace, machine, planner, step=step)
     assert found.limit <= found.unbroken <= found.peak_load == trace.peak_load
     assert found.overhead <= FREE or found.limit == trace.peak_load
     swapped = found.plan.apply(trace)
@@ -186,7 +199,7 @@ def test_a_knee_on_random_traces(data: st.DataObject) -> None:
 
 def test_vgg16() -> None:
     trace = bundled("vgg16")
-    found = knee(trace, GTX, autoswap, step=0.04)
+    found = lowest_limit(trace, GTX, autoswap, step=0.04)
     assert 0.3 < found.reduction <= 0.4  # the paper has 0.309 on its VGG16
     assert overhead_at(trace, GTX, autoswap, found.limit) == found.overhead <= FREE
 
@@ -201,7 +214,7 @@ def test_vgg16() -> None:
 )
 def test_real_traces(path: Path) -> None:
     trace = load(path).trace
-    found = knee(trace, GTX, autoswap, step=0.05)
+    found = lowest_limit(trace, GTX, autoswap, step=0.05)
     assert found.overhead <= FREE and found.reduction >= 0.1
     swapped = found.plan.apply(trace)
     check.data_flow(trace, swapped)

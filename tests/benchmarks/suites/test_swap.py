@@ -1,4 +1,4 @@
-"""`python -m benchmarks swap`: knees, figures 8 to 11 and table II are what plans, clocks and traces say."""
+"""`python -m benchmarks swap`: lowest limits, figures 8 to 11 and table II are what plans, clocks and traces say."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.conftest import Cli
 from tests.nets import GTX, MIB, PEAK, net
 
 
-def test_bench_prints_knees_and_the_figures(cli: Cli, net_file: Path, table: object, bounded: None) -> None:
+def test_bench_prints_lowest_limits_and_the_figures(cli: Cli, net_file: Path, table: object, bounded: None) -> None:
     ran = cli("bench", "swap", net_file, "--quick", "--seed", "4")
     assert (ran.status, ran.err) == (0, [])
     lines = ran.out.splitlines()
@@ -44,17 +44,17 @@ def test_bench_prints_knees_and_the_figures(cli: Cli, net_file: Path, table: obj
         assert sum(line.startswith(title) for line in lines) == 1
     ten = next(k for k, line in enumerate(lines) if line.startswith("Figure 10"))
     assert [line.split()[0] for line in lines[ten + 2 : ten + 5]] == ["batch", "0.5", "1"]
-    knees = next(k for k, line in enumerate(lines) if line.startswith("trace "))
-    assert [line.split()[:2] for line in lines[knees + 1 : knees + 4]] == [["net", name] for name in (*table,)]
+    limits = next(k for k, line in enumerate(lines) if line.startswith("trace "))
+    assert [line.split()[:2] for line in lines[limits + 1 : limits + 4]] == [["net", name] for name in (*table,)]
 
 
 def test_a_planner_that_fails_costs_its_own_rows(
     cli: Cli, net_file: Path, table: dict[str, Any], bounded: None
 ) -> None:
     table |= {"breaks": breaks, "last": autoswap}
-    words = ["bench", "swap", net_file, "--quick", "--what", "knees,fig11", "--planner", "breaks,autoswap,last"]
+    words = ["bench", "swap", net_file, "--quick", "--what", "lowest_limits,fig11", "--planner", "breaks,autoswap,last"]
     ran = cli(*words, "--json")
-    assert ran.status == 1 and [row["planner"] for row in ran.json["knees"]] == ["autoswap", "last"]
+    assert ran.status == 1 and [row["planner"] for row in ran.json["lowest_limits"]] == ["autoswap", "last"]
     assert [s["name"] for s in ran.json["fig11"][0]["series"] if s["y"]] == ["autoswap", "last"]
     failed = {"trace": "net", "planner": "breaks", "error": "ZeroDivisionError: division by zero"}
     assert ran.json["failed"] == [failed]
@@ -62,7 +62,7 @@ def test_a_planner_that_fails_costs_its_own_rows(
     assert ran.err == [told]
     ran = cli(*words, "--traceback")
     assert ran.status == 1 and ran.err[0].startswith("Traceback") and "autoswap" in ran.out
-    assert cli("bench", "swap", net_file, "--quick", "--what", "knees", "--planner", "breaks").status == 1
+    assert cli("bench", "swap", net_file, "--quick", "--what", "lowest_limits", "--planner", "breaks").status == 1
 
 
 def test_bench_prints_json_and_writes_files(
@@ -70,10 +70,10 @@ def test_bench_prints_json_and_writes_files(
 ) -> None:
     ran = cli("bench", "swap", net_file, "--quick", "--json", "--planner", "autoswap", "--out", tmp_path / "out")
     found = ran.json
-    assert list(found) == ["header", "knees", "fig8", "fig9", "fig10", "fig11", "optimality", "table2"]
-    (knee,) = found["knees"]
-    assert knee["limit"] <= knee["unbroken"] <= knee["peak_load"] == PEAK and knee["bound"] == PEAK // 2
-    assert knee["achieved"] == pytest.approx((PEAK - knee["limit"]) / (PEAK / 2))
+    assert list(found) == ["header", "lowest_limits", "fig8", "fig9", "fig10", "fig11", "optimality", "table2"]
+    (lowest,) = found["lowest_limits"]
+    assert lowest["limit"] <= lowest["unbroken"] <= lowest["peak_load"] == PEAK and lowest["bound"] == PEAK // 2
+    assert lowest["achieved"] == pytest.approx((PEAK - lowest["limit"]) / (PEAK / 2))
     assert found["table2"] == []  # neither a VGG nor a ResNet
     nine, eleven = found["fig9"][0], found["fig11"][0]
     ours = [*SCORES]  # no bayes in the table of planners
@@ -235,7 +235,7 @@ def test_without_buffers_of_the_batch_there_is_no_figure_10(cli: Cli, tmp_path: 
     assert ran.err == ["gpumem: net: no figure 10: no buffer is of a kind that depends on the batch"]
 
 
-@pytest.mark.parametrize("part", ["fig9", "fig10", "knees"])
+@pytest.mark.parametrize("part", ["fig9", "fig10", "lowest_limits"])
 def test_what_is_shown_was_held_against_the_oracles_by_both_clocks(
     cli: Cli, net_file: Path, bounded: None, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -251,12 +251,12 @@ def test_what_is_shown_was_held_against_the_oracles_by_both_clocks(
 
 
 @pytest.mark.jit
-def test_table_2_is_the_knees_of_vggs_and_resnets(cli: Cli, bounded: None) -> None:
+def test_table_2_is_the_lowest_limits_of_vggs_and_resnets(cli: Cli, bounded: None) -> None:
     args = ["--planner", "autoswap", "--step", "0.1", "--json"]
-    found = cli("bench", "swap", "vgg16", "mlp3", "--what", "knees,table2", *args).json
-    assert [k["trace"] for k in found["knees"]] == ["vgg16_cifar_b100", "mlp3_b128_sgd"]
+    found = cli("bench", "swap", "vgg16", "mlp3", "--what", "lowest_limits,table2", *args).json
+    assert [k["trace"] for k in found["lowest_limits"]] == ["vgg16_cifar_b100", "mlp3_b128_sgd"]
     (row,) = found["table2"]
-    assert row["reduction"] == found["knees"][0]["reduction"] == pytest.approx(0.3, abs=1e-6)
+    assert row["reduction"] == found["lowest_limits"][0]["reduction"] == pytest.approx(0.3, abs=1e-6)
     assert (row["net"], row["paper_reduction"]) == ("vgg16_cifar_b100", pytest.approx(0.309, abs=1e-3))
     text = cli("bench", "swap", "vgg16", "--what", "table2", *args[:-1]).out
     assert text.splitlines()[-1].split() == ["vgg16_cifar_b100", "462.0", "30.0", "30.9"]
@@ -266,7 +266,7 @@ def test_table_2_is_the_knees_of_vggs_and_resnets(cli: Cli, bounded: None) -> No
 @pytest.mark.jit
 def test_without_traces_it_is_the_bundled_ones_and_figures_of_vgg16(cli: Cli, table: object, bounded: None) -> None:
     found = cli("bench", "swap", "--quick", "--planner", "autoswap", "--json", "--no-check").json
-    assert {k["trace"] for k in found["knees"]} == set(gpumem.io.BUNDLED.values())  # type: ignore[attr-defined]
+    assert {k["trace"] for k in found["lowest_limits"]} == set(gpumem.io.BUNDLED.values())  # type: ignore[attr-defined]
     assert [f["trace"] for f in (*found["fig8"], *found["fig9"], *found["fig10"], *found["fig11"])] == [
         "vgg16_cifar_b100"
     ] * 4
@@ -282,19 +282,19 @@ def test_search_looks_for_the_lowest_limit_itself(
 
     module = importlib.import_module("gpumem.swap.search.planner")  # the package has a function of that name
     monkeypatch.setattr(module, "lowest", lowest)
-    args = ["--what", "knees", "--planner", "search", "--seed", "7", "--json"]
-    (knee,) = cli("bench", "swap", net_file, *args).json["knees"]
-    assert (knee["planner"], knee["limit"], knee["unbroken"]) == ("search", 20 * MIB, 20 * MIB)
+    args = ["--what", "lowest_limits", "--planner", "search", "--seed", "7", "--json"]
+    (lowest,) = cli("bench", "swap", net_file, *args).json["lowest_limits"]
+    assert (lowest["planner"], lowest["limit"], lowest["unbroken"]) == ("search", 20 * MIB, 20 * MIB)
 
 
-def test_a_knee_that_the_oracles_reject_is_never_shown(
+def test_a_lowest_limit_that_the_oracles_reject_is_never_shown(
     cli: Cli, net_file: Path, bounded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpumem.swap.planners.PLANNERS", {"autoswap": autoswap, "wrong": wrong("pinned")})
     link = {"latency_ns": 0, "ns_per_byte": 0.001}
     small = {"name": "small", "capacity": 2**40, "out": link, "into": link, "flops": 1, "bandwidth": 1, "pinned": MIB}
     (tmp_path / "small.json").write_text(json.dumps(small))
-    args = ["--machine", tmp_path / "small.json", "--planner", "wrong", "--what", "knees", "--quick"]
+    args = ["--machine", tmp_path / "small.json", "--planner", "wrong", "--what", "lowest_limits", "--quick"]
     line = cli.refuses("bench", "swap", net_file, *args, "--out", tmp_path / "out", status=1)
     assert "the result failed its own check" in line and not (tmp_path / "out").exists()
 

@@ -46,9 +46,9 @@ def test_in_the_suites(cli: Cli, net_file: Path, bounded: None) -> None:
     both = ("--planner", "heuristic,cli_planners:tight", "--option", "percent=100", "--json")
     rows = cli("bench", "planners", net_file, "--limits", "75%", *both).json["rows"]
     assert rows[0]["overhead"] == rows[1]["overhead"] and rows[1]["options"] == {"percent": 100}
-    knees = cli("bench", "swap", net_file, "--what", "knees", "--quick", *both).json["knees"]
-    assert [knee["planner"] for knee in knees] == ["heuristic", "cli_planners:tight"]
-    assert knees[0]["limit"] == knees[1]["limit"]
+    limits = cli("bench", "swap", net_file, "--what", "lowest_limits", "--quick", *both).json["lowest_limits"]
+    assert [lowest["planner"] for lowest in limits] == ["heuristic", "cli_planners:tight"]
+    assert limits[0]["limit"] == limits[1]["limit"]
 
 
 def test_in_a_run_beside_the_program(cli: Cli) -> None:
