@@ -1,1 +1,1 @@
-"""Every planner on many traces: asked (`survey`), kept (`ledger`), summed up (`standings`)."""
+"""Every planner on many traces: asked (`survey`), kept (`ledger`), summed up (`summaries`)."""

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.leaderboard import standings
+from benchmarks.leaderboard import summaries
 from benchmarks.leaderboard.ledger import Ledger
 from benchmarks.leaderboard.survey import BOUNDS, questions, survey
 from benchmarks.suites.suite import Results, Suite
@@ -75,9 +75,9 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     with executor as pool:
         rows = survey(mine, executor=pool, ledger=ledger, progress=progress)
     broken = _tell(rows, len(asked) - len(mine), args.results)
-    against = standings.against(rows, SEARCH, _programs(planners))
-    curves = standings.figures(rows, SEARCH)
-    summed = {"means": standings.means(rows), "against": against, "gaps": standings.gaps(rows, SEARCH)}
+    against = summaries.against(rows, SEARCH, _programs(planners))
+    curves = summaries.figures(rows, SEARCH)
+    summed = {"means": summaries.means(rows), "against": against, "gaps": summaries.gaps(rows, SEARCH)}
     results: Results = {"rows": rows, **summed, "curves": curves}
     return results | ({"failed": broken} if broken else {})
 
@@ -143,7 +143,7 @@ SUITE = Suite(
     PARTS,
     options,
     measure,
-    lambda: standings.TABLES,
+    lambda: summaries.TABLES,
     pictures,
     QUICK,
 )

@@ -252,7 +252,7 @@ SHOWN = [
 
 
 @picture()
-def standings(ax: Axes) -> None:
+def leaderboard(ax: Axes) -> None:
     """Every planner on six kinds of nets, as measured; on a page all 33 recorded traces would be too small to read."""
     curves = json.loads((DOCS.parent / "benchmarks/results/planners.json").read_text())["curves"]
     curves = [one for one in curves if one["title"] in SHOWN]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.leaderboard import standings
-from benchmarks.leaderboard.standings import against, best_of_others, means
+from benchmarks.leaderboard import summaries
+from benchmarks.leaderboard.summaries import against, best_of_others, means
 
 
 def row(planner: str, content: str, overhead: float | None, status: str = "planned") -> dict[str, Any]:
@@ -48,17 +48,17 @@ def test_the_search_against_others_where_both_get_there() -> None:
 
 
 def test_gaps_are_differences_to_each_bound() -> None:
-    (gap,) = standings.gaps([*ROWS, row("bound", "y", 0.0, "bound"), row("bound", "z", 0.0, "bound")], "search")
+    (gap,) = summaries.gaps([*ROWS, row("bound", "y", 0.0, "bound"), row("bound", "z", 0.0, "bound")], "search")
     assert (gap["bound"], gap["traces"], gap["of"]) == ("bound", 2, "x")
     assert (gap["mean"], gap["most"]) == (pytest.approx(0.025), pytest.approx(0.05))
-    assert standings.gap_table([gap]).split()[-6:] == ["0.5", "bound", "2", "2.50", "5.00", "x"]
+    assert summaries.gap_table([gap]).split()[-6:] == ["0.5", "bound", "2", "2.50", "5.00", "x"]
 
 
 def test_tables_and_figures() -> None:
-    (x, y) = standings.figures(ROWS, "search")
+    (x, y) = summaries.figures(ROWS, "search")
     assert (x.title, y.title) == ("x", "y")  # nobody gets anywhere on z
     assert [(s.name, s.style, s.y) for s in x.series][::4] == [("search", "bold", [10.0]), ("bound", "dashed", [5.0])]
-    text = standings.table(ROWS)
+    text = summaries.table(ROWS)
     assert "not reached" in text and "time up" in text and "1.00 MiB" in text and "2.00 us" in text
-    assert "4.88% (2/2)" in standings.mean_table(means(ROWS))
-    assert standings.against_table(against(ROWS, "search")).count("\n") == 4
+    assert "4.88% (2/2)" in summaries.mean_table(means(ROWS))
+    assert summaries.against_table(against(ROWS, "search")).count("\n") == 4
