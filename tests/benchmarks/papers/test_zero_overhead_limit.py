@@ -1,4 +1,4 @@
-"""Lowest limits: the scan by hand, static planners, planners that look for it themselves, the table, and real traces."""
+"""Lowest limits: the scan by hand, static planners, planners that look for it themselves, the table, real traces."""
 
 from __future__ import annotations
 
