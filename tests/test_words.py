@@ -1,0 +1,173 @@
+"""Words of our own that the field has better ones for do not come back: in names, sentences, messages and pages.
+
+A sentence is what a reader sees: docstrings, comments, texts of errors and what commands print, and the pages. History
+(`CHANGELOG.md`) and results of earlier runs keep their words.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src/gpumem").rglob("*.py"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+# What a sentence does not say (a regular expression), and what it says instead.
+SENTENCES = {
+    r"ma(?:k(?:e|es|ing)|de)(?: \w+)? again": "recompute, rematerialise",
+    r"runs? again": "recompute, is recomputed",
+    r"re-?runs?": "recompute, recomputation",
+    r"re-?ran": "recomputed",
+    r"knees?": "lowest zero-overhead limit",
+    r"rooms of": "packages of",
+    r"wings?": "package",
+    r"houses?": "package",
+    r"worlds?": "execution environment",
+    r"doors?": "integration, entry point, public function",
+    r"hand(?:s|ed|ing)?(?: (?:it|them|one|ops|the op))? over": "launch, enqueue",
+    r"peak loads?": "peak live bytes",
+    r"competitive ratios?": "fragmentation ratio",
+    r"capacity clocks?": "byte-counting simulation",
+    r"placed clocks?": "address-aware simulation",
+    r"within a limit": "under a memory limit, memory-limited",
+    r"spells?": "residency interval",
+    r"strangers?": "foreign threads",
+    r"hollow": "storage without memory",
+    r"twins?": "interchangeable buffers",
+    r"standings?": "planner comparison, leaderboard",
+    r"quoted": "published, reported",
+    r"(?:is|are|was|were) away": "off the device",
+    r"sen(?:d|ds|t) away": "evict",
+    r"what nobody needs": "who does what to what",
+    r"notebooks? of iterations": "iteration recorder",
+    r"elsewhere on the device": "redirected device",
+}
+# What no name of the code is (a whole name, or a part of one between underscores), and what it could be.
+NAMES = {
+    "again": "recipe, recompute",
+    "among": "compare_planners",
+    "Among": "PlannerComparison",
+    "as_cuda": "fake_cuda",
+    "away": "off_device",
+    "Book": "IterationRecorder",
+    "bury": "reap",
+    "coming": "in_flight",
+    "Course": "RunLoop",
+    "elsewhere": "redirect_device",
+    "feeds": "dependents",
+    "found": "what it is: placement, plan, candidates",
+    "gone": "evicted, released",
+    "hollow": "without_memory",
+    "house": "package",
+    "knee": "lowest_limit",
+    "knees": "lowest_limits",
+    "Learner": "RunLoop",
+    "leaving": "restore",
+    "mine": "own_...",
+    "Need": "Requirement",
+    "Notebook": "IterationRecorder",
+    "outside": "storage_access",
+    "payer": "what it is",
+    "quoted": "published",
+    "said": "reported",
+    "scene": "step_context",
+    "secure": "recompute_dependents",
+    "settle": "wait_for_copy, release_due, refine_limit, place_copies, propagate, commit: one name a sense",
+    "settled": "has_converged, drop_finished, on_iteration",
+    "settles": "stays_bounded",
+    "shown": "printed, reported",
+    "spell": "residency",
+    "standings": "leaderboard",
+    "Stays": "Residency",
+    "strangers": "foreign_threads",
+    "tells": "what it is",
+    "told": "reported, known",
+    "Tried": "Attempt",
+    "twins": "interchangeable",
+    "void": "uninitialised",
+    "ways": "variants, operators, options",
+    "wing": "package",
+    "world": "environment",
+    "worlds": "environments",
+}
+
+
+@cache
+def sentences(path: Path) -> list[tuple[int, str]]:
+    """The lines of a page, or the comments and texts of a module, by line."""
+    text = path.read_text()
+    if path.suffix == ".md":
+        return list(enumerate(text.splitlines(), 1))
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [
+        (start[0] + k, line)
+        for kind, string, start, _, _ in tokens
+        if kind in (tokenize.COMMENT, tokenize.STRING)
+        for k, line in enumerate(string.splitlines())
+    ]
+
+
+def names(path: Path) -> Iterator[tuple[int, str]]:
+    """Every name that a module gives to something: functions, classes, parameters, variables, fields."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+def banned(name: str) -> str:
+    """The word in a name that it should not have, or none."""
+    parts = name.strip("_").split("_")
+    return next((word for word in NAMES if name.strip("_") == word or word in parts), "")
+
+
+def test_the_lists_are_long_enough_to_say_something() -> None:
+    assert len(SENTENCES) + len(NAMES) >= 60
+
+
+@pytest.mark.parametrize("folder", sorted({path.relative_to(ROOT).parts[2] for path in SOURCES}))
+def test_names_of_the_code_are_the_fields(folder: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}: {NAMES[banned(name)]}"
+        for path in SOURCES
+        if path.relative_to(ROOT).parts[2] == folder
+        for line, name in names(path)
+        if banned(name)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("pattern", SENTENCES)
+def test_sentences_have_the_words_of_the_field(pattern: str) -> None:
+    words = re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE)
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
+        for path in [*SOURCES, *PAGES]
+        for number, line in sentences(path)
+        if words.search(line)
+    ]
+    assert not wrong, f"{SENTENCES[pattern]}\n" + "\n".join(wrong)
+
+
+def test_a_word_of_our_own_is_seen(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        'def settle(mine, *, ok):\n    """Make values again."""\n    self.world = found_it = 1  # reruns\n'
+    )
+    assert sorted(name for _, name in names(module) if banned(name)) == ["found_it", "mine", "settle", "world"]
+    texts = [line for _, line in sentences(module)]
+    seen = [p for p in SENTENCES for line in texts if re.search(rf"\b(?:{p})\b", line, re.IGNORECASE)]
+    assert seen == [r"ma(?:k(?:e|es|ing)|de)(?: \w+)? again", r"re-?runs?"]
