@@ -21,7 +21,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "pictures",
-    "rooms",
+    "packages",
     "source",
 ]
 exclude_patterns = ["_*"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumem.base.exports import Face
+from gpumem.base.exports import LazyPackage
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "gpumem"
@@ -122,17 +122,17 @@ def imports(path: Path, *, everywhere: bool = True) -> set[str]:
 
 @cache
 def home(name: str) -> str:
-    """The module that a dotted name of gpumem comes from; names that a face hands on are followed."""
-    room, _, last = name.rpartition(".")
-    for path in (SOURCE.parent / Path(*name.split(".")), SOURCE.parent / Path(*room.split("."))):
+    """The module that a dotted name of gpumem comes from; names that a package hands on are followed."""
+    package, _, last = name.rpartition(".")
+    for path in (SOURCE.parent / Path(*name.split(".")), SOURCE.parent / Path(*package.split("."))):
         if path.with_suffix(".py").exists():
             return ".".join(path.relative_to(SOURCE.parent).parts)
-    door = SOURCE.parent / Path(*room.split("."), "__init__.py")
-    face = importlib.import_module(room) if door.exists() and hands_on(door) else None  # others may need PyTorch
-    if isinstance(face, Face) and last in face._home and face._home[last][0] != room:
-        return home(".".join(face._home[last]))
+    init = SOURCE.parent / Path(*package.split("."), "__init__.py")
+    loaded = importlib.import_module(package) if init.exists() and hands_on(init) else None  # others may need PyTorch
+    if isinstance(loaded, LazyPackage) and last in loaded._home and loaded._home[last][0] != package:
+        return home(".".join(loaded._home[last]))
     whole = SOURCE.parent / Path(*name.split("."))
-    return name if whole.is_dir() else room  # a room as such, or what its `__init__` defines
+    return name if whole.is_dir() else package  # a package as such, or what its `__init__` defines
 
 
 def ours(path: Path) -> set[str]:
@@ -142,10 +142,10 @@ def ours(path: Path) -> set[str]:
 
 def hands_on(path: Path) -> bool:
     """Whether an `__init__` file only hands names on."""
-    return "face(__name__)" in text(path)
+    return "lazy_interface(__name__)" in text(path)
 
 
-def faces() -> list[Path]:
+def interfaces() -> list[Path]:
     """`__init__` files that only hand names on."""
     return [path for path in modules() if path.name == "__init__.py" and hands_on(path)]
 
@@ -161,7 +161,7 @@ def wrong(table: Mapping[str, Sequence[str]], level: int, package: str = "gpumem
     found = []
     for path in modules():
         name = ".".join(["gpumem", *inside(path)])
-        if path in faces() or not name.startswith(f"{package}.") or (mine := part(name, level)) in OUTSIDE:
+        if path in interfaces() or not name.startswith(f"{package}.") or (mine := part(name, level)) in OUTSIDE:
             continue
         allowed = {mine, *table.get(mine, ())} if mine in table else set()
         others = {part(other, level) for other in ours(path) if other.startswith(f"{package}.")}
@@ -189,7 +189,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     graph = {
         ".".join(["gpumem", *inside(path)]).removesuffix(".__init__"): ours(path)
         for path in modules()
-        if path not in faces()
+        if path not in interfaces()
     }
     assert list(TopologicalSorter({name: others - {name} for name, others in graph.items()}).static_order())
 
@@ -241,11 +241,11 @@ def check_page(page: Path) -> None:
         if isinstance(node, ast.Import):
             assert not {name for name in names if name.startswith("gpumem.")}, f"{page.name}: {ast.unparse(node)}"
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "gpumem":
-            told, room = f"{page.name}: {ast.unparse(node)}", node.module.split(".")[1:]
-            face = importlib.import_module(node.module)
-            assert not {name for name in (*room, *names) if name.startswith("_")}, told
+            told, package = f"{page.name}: {ast.unparse(node)}", node.module.split(".")[1:]
+            loaded = importlib.import_module(node.module)
+            assert not {name for name in (*package, *names) if name.startswith("_")}, told
             modules = {"gpumem.kernels.reference", "gpumem.kernels.device", "gpumem.check"}
-            assert node.module in modules or (isinstance(face, Face) and names <= set(dir(face))), told
+            assert node.module in modules or (isinstance(loaded, LazyPackage) and names <= set(dir(loaded))), told
 
 
 def test_few_places_touch_cuda_numba_and_torch() -> None:

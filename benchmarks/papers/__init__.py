@@ -10,7 +10,7 @@ figures 7 and 8 of the SNU thesis, `mosos` figures 2, 4 and 5 of MO-SOS, `waterw
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from benchmarks.papers import (
@@ -26,4 +26,4 @@ if TYPE_CHECKING:
         waterwave as waterwave,
     )
 
-face(__name__)
+lazy_interface(__name__)

@@ -11,7 +11,7 @@ that ``import gpumem`` costs nothing and pulls in neither NumPy nor Numba.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 from gpumem.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -32,4 +32,4 @@ if TYPE_CHECKING:
     from gpumem.trace.record.recorder import Recorder as Recorder
     from gpumem.trace.record.recording import Recording as Recording
 
-face(__name__)
+lazy_interface(__name__)

@@ -12,12 +12,12 @@ import pytest
 
 import gpumem
 from gpumem.base.arguments import CLASSES, strict
-from gpumem.base.exports import Face
+from gpumem.base.exports import LazyPackage
 from gpumem.jobs import Job
 from gpumem.pipeline.report import Run
 from gpumem.swap import Scheduled, Task
 from gpumem.trace.record.recording import Recording
-from tests.base.rooms import rooms
+from tests.base.packages import packages
 
 ASKED = {"Trace", "Machine", "Placement", "Plan", "Timeline", "Recording", "Outcome", "Job"}
 MADE_BY_USERS = (gpumem.Machine, gpumem.Trace, Job, Recording, Run, Scheduled, Task)
@@ -26,9 +26,11 @@ MADE_BY_USERS = (gpumem.Machine, gpumem.Trace, Job, Recording, Run, Scheduled, T
 def functions() -> dict[str, Callable[..., Any]]:
     """Every public function, and every public method of every public class, with `self` or `cls` given."""
     found: dict[str, Callable[..., Any]] = {}
-    for room in rooms():
-        for name in dir(room) if isinstance(room, Face) else [n for n in vars(room) if not n.startswith("_")]:
-            thing = getattr(room, name)
+    for package in packages():
+        for name in (
+            dir(package) if isinstance(package, LazyPackage) else [n for n in vars(package) if not n.startswith("_")]
+        ):
+            thing = getattr(package, name)
             if not getattr(thing, "__module__", "").startswith("gpumem"):
                 continue
             if inspect.isfunction(thing):

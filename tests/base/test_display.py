@@ -17,7 +17,7 @@ import gpumem
 from benchmarks.papers.zero_overhead_limit import lowest_limit
 from gpumem import Machine, Placement, Plan, Recorder, Recording, Timeline, Trace
 from gpumem.base.display import LONG, Shown
-from gpumem.base.exports import Face
+from gpumem.base.exports import LazyPackage
 from gpumem.execute import Emulator, GenericOp, prepare
 from gpumem.execute.latency import LatencyTable, Measurement, Sample
 from gpumem.execute.models import mlp
@@ -30,7 +30,7 @@ from gpumem.swap.autoswap import candidates
 from gpumem.swap.plan.gaps import windows
 from gpumem.swap.planner import PlannerRecord
 from gpumem.trace import Buffers, Csr, Ops
-from tests.base.rooms import rooms
+from tests.base.packages import packages
 
 GTX = Machine.named("gtx1080ti")
 LONG_NAME = "<b>&" + "x" * 496
@@ -108,7 +108,11 @@ def objects() -> Iterator[tuple[str, Any]]:
 
 def test_no_public_class_shows_its_columns() -> None:
     column = re.compile(r"\b(I64|F64|Bool|Csr|list|Trace|Plan)\b")
-    public = [getattr(room, name) for room in rooms() for name in (dir(room) if isinstance(room, Face) else vars(room))]
+    public = [
+        getattr(package, name)
+        for package in packages()
+        for name in (dir(package) if isinstance(package, LazyPackage) else vars(package))
+    ]
     kinds = {thing for thing in public if isinstance(thing, type)}
     for kind in (kind for kind in kinds if is_dataclass(kind) and kind.__module__.startswith("gpumem")):
         if any(column.search(str(f.type)) for f in fields(kind)) and not issubclass(kind, Shown):

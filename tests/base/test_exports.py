@@ -1,4 +1,4 @@
-"""Every name of every face is what the face says, whatever was imported before; nothing is loaded unasked."""
+"""Every name of every package is what the package says, whatever was imported before; nothing is loaded unasked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.base.rooms import SOURCE
+from tests.base.packages import SOURCE
 
 ASK = """
 import sys
@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from gpumem.base.exports import Face
+from gpumem.base.exports import LazyPackage
 
 ABSENT = ("gpumem.__main__", "gpumem.execute.cuda", "gpumem.kernels.device")
 ABSENT += () if find_spec("torch") else ("gpumem.torch",)
@@ -29,11 +29,11 @@ def modules():
     for name in names:
         import_module(name)
 
-def faces():
-    return [room for room in map(import_module, names) if isinstance(room, Face)]
+def interfaces():
+    return [package for package in map(import_module, names) if isinstance(package, LazyPackage)]
 
 def origin(module, name):
-    "What a face should show, without asking a face: the object in the module that defines it, or a module."
+    "What a package should show, without asking it: the object in the module that defines it, or a module."
     home = getattr(import_module(module), "_home", {})
     if home.get(name, ("",))[0] == module:
         return import_module(f"{module}.{name}")
@@ -41,15 +41,15 @@ def origin(module, name):
 
 def ask():
     count = 0
-    for room in faces():
-        assert dir(room) == sorted(room._home) == sorted(room.__all__), room
-        for name in dir(room):
-            which, found = f"{room.__name__}.{name}", getattr(room, name)
-            assert not name.startswith("_") and found is origin(room.__name__, name), f"{which} is {found}"
+    for package in interfaces():
+        assert dir(package) == sorted(package._home) == sorted(package.__all__), package
+        for name in dir(package):
+            which, found = f"{package.__name__}.{name}", getattr(package, name)
+            assert not name.startswith("_") and found is origin(package.__name__, name), f"{which} is {found}"
             asked = {}
-            exec(f"import {room.__name__}; from {room.__name__} import {name} as found", asked)
+            exec(f"import {package.__name__}; from {package.__name__} import {name} as found", asked)
             assert asked["found"] is found, which
-            if eval(room.__name__, asked) is room:  # a wing that bears its planner's name is not reached by dots
+            if eval(package.__name__, asked) is package:  # but `swap.autoswap`, a function
                 assert eval(which, asked) is found, which
             count += 1
     return count
@@ -68,13 +68,13 @@ def fresh(code: str) -> str:
 @pytest.mark.parametrize(
     "order",
     [
-        "count = ask(); modules(); assert ask() == count",  # faces first
+        "count = ask(); modules(); assert ask() == count",  # interfaces first
         "modules(); count = ask()",
-        "names.reverse(); modules(); count = ask()",  # what lies inside a room before the room's own modules
+        "names.reverse(); modules(); count = ask()",  # what lies inside a package before the package's own modules
     ],
 )
 def test_a_name_of_a_face_is_what_it_says(order: str) -> None:
-    namesakes = "[f'{room.__name__}.{name}' for room in faces() for name in dir(room)]"
+    namesakes = "[f'{package.__name__}.{name}' for package in interfaces() for name in dir(package)]"
     count, *both = fresh(f"{ASK}\n{order}\nprint(count, *({{*{namesakes}}} & {{*names}}))").split()
     assert int(count) > 150
     functions = {
@@ -89,8 +89,11 @@ def test_a_name_of_a_face_is_what_it_says(order: str) -> None:
 
 def test_nothing_is_loaded_unasked() -> None:
     loaded = "[name for name in sys.modules if name.startswith('gpumem') and not hasattr(sys.modules[name], '_home')]"
-    for room in ("gpumem", "gpumem.swap", "gpumem.pool", "gpumem.jobs"):
-        assert fresh(f"import sys, {room}; print(*{loaded})").split() == ["gpumem.base.exports", "gpumem.base.version"]
+    for package in ("gpumem", "gpumem.swap", "gpumem.pool", "gpumem.jobs"):
+        assert fresh(f"import sys, {package}; print(*{loaded})").split() == [
+            "gpumem.base.exports",
+            "gpumem.base.version",
+        ]
     used = fresh(
         "import gpumem; print(gpumem.check.budget.__name__, gpumem.simulator.simulate.__name__, gpumem.plot.__name__)"
     )

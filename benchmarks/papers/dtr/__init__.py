@@ -6,7 +6,7 @@ simulator, which `simrd` runs from a checkout, and beside other planners. `pytho
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from benchmarks.papers.dtr.logs import of_lines as of_lines, read_log as read_log
@@ -20,4 +20,4 @@ if TYPE_CHECKING:
     )
     from benchmarks.papers.dtr.simrd import simulated as simulated
 
-face(__name__)
+lazy_interface(__name__)

@@ -5,7 +5,7 @@ Read `measured` first: the paper's figures, and rows of ours; then `tables`: tab
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from benchmarks.papers.mosos.measured import (
@@ -33,4 +33,4 @@ if TYPE_CHECKING:
         step_table as step_table,
     )
 
-face(__name__)
+lazy_interface(__name__)

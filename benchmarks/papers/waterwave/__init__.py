@@ -9,7 +9,7 @@ what gets done (figure 7), `hosts` what a host that issues and waits changes (fi
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from benchmarks.papers.waterwave.batches import (
@@ -56,4 +56,4 @@ if TYPE_CHECKING:
         throughput as throughput,
     )
 
-face(__name__)
+lazy_interface(__name__)

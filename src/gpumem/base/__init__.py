@@ -5,7 +5,7 @@ Everything else may import it, and it imports nothing of `gpumem`. Begin with `u
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.base.errors import (
@@ -24,4 +24,4 @@ if TYPE_CHECKING:
         percent as percent,
     )
 
-face(__name__)
+lazy_interface(__name__)

@@ -53,7 +53,7 @@ CLASSES = {
 }
 
 
-class Kind(NamedTuple):
+class Alternative(NamedTuple):
     """One alternative of an annotation: which values are of it, and in words what it is and how one gets it."""
 
     fits: Test
@@ -62,30 +62,30 @@ class Kind(NamedTuple):
 
 
 PLAIN = {
-    int: Kind(
+    int: Alternative(
         lambda value: type(value) is int or (hasattr(value, "__index__") and not isinstance(value, bool)),
         "a whole number",
     ),
-    float: Kind(
+    float: Alternative(
         lambda value: hasattr(value, "__float__") and not isinstance(value, bool) and not hasattr(value, "__len__"),
         "a number",
     ),
-    bool: Kind(lambda value: type(value).__name__ in ("bool", "bool_"), "True or False"),  # NumPy's, too
-    str: Kind(lambda value: isinstance(value, str), "a text"),
-    bytes: Kind(lambda value: isinstance(value, bytes), "bytes"),
-    Path: Kind(lambda value: isinstance(value, os.PathLike), "a path"),
-    NoneType: Kind(lambda value: value is None, "None"),
+    bool: Alternative(lambda value: type(value).__name__ in ("bool", "bool_"), "True or False"),  # NumPy's, too
+    str: Alternative(lambda value: isinstance(value, str), "a text"),
+    bytes: Alternative(lambda value: isinstance(value, bytes), "bytes"),
+    Path: Alternative(lambda value: isinstance(value, os.PathLike), "a path"),
+    NoneType: Alternative(lambda value: value is None, "None"),
 }
-LIST = Kind(lambda value: hasattr(value, "__iter__") and not isinstance(value, (str, bytes, dict)), "a list")
-ITERABLE = Kind(lambda value: hasattr(value, "__iter__") and not isinstance(value, (str, bytes)), "a list")
-MAPPING = Kind(lambda value: hasattr(value, "items"), "a dict")
+LIST = Alternative(lambda value: hasattr(value, "__iter__") and not isinstance(value, (str, bytes, dict)), "a list")
+ITERABLE = Alternative(lambda value: hasattr(value, "__iter__") and not isinstance(value, (str, bytes)), "a list")
+MAPPING = Alternative(lambda value: hasattr(value, "items"), "a dict")
 MANY = {
     Sequence: LIST,
     Iterable: ITERABLE,
     Collection: ITERABLE,
     Mapping: MAPPING,
     MutableMapping: MAPPING,
-    Callable: Kind(callable, "a function"),
+    Callable: Alternative(callable, "a function"),
 }
 PROTOCOLS = ("Allocator", "Pool")  # which `isinstance` does not take
 
@@ -115,7 +115,7 @@ def strict(function: Callable[P, R], check: Callable[[dict[str, Any]], None] | N
         ...
     TypeError: double: limit: '70%' is a str; it must be a whole number
     """
-    parameters: list[tuple[int, str, list[Kind]]] | None = None
+    parameters: list[tuple[int, str, list[Alternative]]] | None = None
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -156,7 +156,7 @@ class _Classes(dict[str, Any]):
         return getattr(import_module(CLASSES[name][0]), name)
 
 
-def _parameters(function: Callable[..., Any]) -> list[tuple[int, str, list[Kind]]]:
+def _parameters(function: Callable[..., Any]) -> list[tuple[int, str, list[Alternative]]]:
     """Return the parameters that can be checked: place among positional arguments, name, and what they may be."""
     checked = []
     for place, parameter in enumerate(signature(function).parameters.values()):
@@ -167,7 +167,7 @@ def _parameters(function: Callable[..., Any]) -> list[tuple[int, str, list[Kind]
     return checked
 
 
-def _kinds(annotation: Any, names: Mapping[str, Any]) -> list[Kind]:
+def _kinds(annotation: Any, names: Mapping[str, Any]) -> list[Alternative]:
     """Return the alternatives of an annotation; none where one of them is a kind that is not looked at.
 
     >>> [kind.words for kind in _kinds("str | Sequence[int | str] | None", globals())]
@@ -183,18 +183,18 @@ def _kinds(annotation: Any, names: Mapping[str, Any]) -> list[Kind]:
     return [kind for kind in kinds if kind] if all(kinds) else []
 
 
-def _kind(alternative: Any) -> Kind | None:
+def _kind(alternative: Any) -> Alternative | None:
     alternative = NoneType if alternative is None else alternative
     origin = get_origin(alternative) or alternative
     if origin is Sequence and (of := _kind((*get_args(alternative), Any)[0])) and of.hint:
         items = f"a list of {get_args(alternative)[0].__name__}"
-        return Kind(lambda value: LIST.fits(value) and all(map(of.fits, value)), items, of.hint)
+        return Alternative(lambda value: LIST.fits(value) and all(map(of.fits, value)), items, of.hint)
     kind = PLAIN.get(origin) or MANY.get(origin)
     name = getattr(origin, "__name__", "")
     if kind or name not in CLASSES or not str(origin.__module__).startswith("gpumem"):
         return kind
     fits = _allocates if name in PROTOCOLS else lambda value: isinstance(value, origin)
-    return Kind(fits, _a(name), f"; {CLASSES[name][1]}")
+    return Alternative(fits, _a(name), f"; {CLASSES[name][1]}")
 
 
 def _allocates(value: object) -> bool:
@@ -242,7 +242,7 @@ gpumem.Plan.of(trace, swaps) return one
         raise TypeError(_refusal(where, name, value, kinds))
 
 
-def _refusal(where: str, name: str, value: object, kinds: list[Kind]) -> str:
+def _refusal(where: str, name: str, value: object, kinds: list[Alternative]) -> str:
     wanted = " or ".join(kind.words for kind in kinds)
     if {PLAIN[int], PLAIN[str]} <= {*kinds}:
         wanted = wanted.replace("a text", "a text such as '300MiB' or '70%'")

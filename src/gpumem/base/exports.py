@@ -1,16 +1,16 @@
-"""The face of a room: its public names, each loaded when it is asked for.
+"""The public interface of a package: its public names, each loaded when it is asked for.
 
-A room's `__init__` says what is public once, as imports under `TYPE_CHECKING`, which type checkers read::
+A package's `__init__` says what is public once, as imports under `TYPE_CHECKING`, which type checkers read::
 
     if TYPE_CHECKING:
         from gpumem.pool.smartpool.offline import best_fit as best_fit
 
-    face(__name__)
+    lazy_interface(__name__)
 
-`face` reads the same lines. So importing a room loads nothing that nobody asked for, `dir()` shows what is public, and
-a name that a module inside the room bears as well (`gpumem.swap.autoswap`) is always the public one, whatever was
-imported first. The module is still there to import from (`from gpumem.swap.autoswap.planner import candidates`); but
-`import gpumem.swap.autoswap as x` asks the face for the name, so that `x` is the function.
+`lazy_interface` reads the same lines. So importing a package loads only what is asked for, `dir()` shows what is
+public, and a name that a module inside the package bears as well (`gpumem.swap.autoswap`) is always the public one,
+whatever was imported first. The module is still there to import from (`from gpumem.swap.autoswap.planner import
+candidates`); but `import gpumem.swap.autoswap as x` asks the package for the name, so that `x` is the function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 
-class Face(ModuleType):
+class LazyPackage(ModuleType):
     """A package that loads its public names at first use."""
 
     _home: dict[str, tuple[str, str]]  # public name -> module, name in there
@@ -34,8 +34,8 @@ class Face(ModuleType):
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
             return import_module(inside)  # `import gpumem; gpumem.torch.managed`, as people know it from SciPy
         module, attribute = self._home[name]
-        room = module == self.__name__  # a module right inside this package
-        return import_module(f"{module}.{attribute}") if room else getattr(import_module(module), attribute)
+        package = module == self.__name__  # a module right inside this package
+        return import_module(f"{module}.{attribute}") if package else getattr(import_module(module), attribute)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Bind a name, but for a module in place of a public name: that is the import system, after a first import."""
@@ -46,11 +46,11 @@ class Face(ModuleType):
         return sorted(self._home)
 
 
-def face(room: str) -> None:
+def lazy_interface(package: str) -> None:
     """Make the package named show what it imports for type checking, and nothing else."""
-    module = sys.modules[room]
+    module = sys.modules[package]
     assert module.__spec__ is not None
-    source = module.__spec__.loader.get_source(room)  # type: ignore[union-attr]
+    source = module.__spec__.loader.get_source(package)  # type: ignore[union-attr]
     home = {
         alias.asname or alias.name: (node.module, alias.name)
         for block in ast.parse(source).body
@@ -60,4 +60,4 @@ def face(room: str) -> None:
         for alias in node.names
     }
     module.__dict__.update(_home=home, __all__=[*home])
-    module.__class__ = Face
+    module.__class__ = LazyPackage

@@ -5,9 +5,9 @@
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.cli.main import main as main
 
-face(__name__)
+lazy_interface(__name__)

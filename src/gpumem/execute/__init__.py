@@ -6,7 +6,7 @@ who have a GPU; everything here works without one.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.execute.backend import (
@@ -36,4 +36,4 @@ if TYPE_CHECKING:
     from gpumem.execute.simulated import Simulator as Simulator
     from gpumem.execute.views import Launch as Launch, Views as Views
 
-face(__name__)
+lazy_interface(__name__)

@@ -5,7 +5,7 @@ Begin with `reading`, which knows the format by the content: gzipped or not, JSO
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.base.files import replacing as replacing, staged as staged, write_text as write_text
@@ -22,4 +22,4 @@ if TYPE_CHECKING:
     from gpumem.io.recorded import write_recording as write_recording
     from gpumem.io.writing import SUFFIXES as SUFFIXES, write as write
 
-face(__name__)
+lazy_interface(__name__)

@@ -8,7 +8,7 @@ costs.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.jobs.actual_times import informed as informed
@@ -30,4 +30,4 @@ if TYPE_CHECKING:
     from gpumem.jobs.scheduler.forecast import ewma as ewma, roofline as roofline
     from gpumem.jobs.scheduler.instructions import Instructions as Instructions, instructions as instructions
 
-face(__name__)
+lazy_interface(__name__)

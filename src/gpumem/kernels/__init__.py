@@ -6,11 +6,11 @@ them made once, `start = prebound(library.relu, x, out)`, and starts them often.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.kernels import device as device, reference as reference
     from gpumem.kernels.numba_cuda import launch as launch
     from gpumem.kernels.prebound import in_turn as in_turn, prebinding as prebinding, prebound as prebound
 
-face(__name__)
+lazy_interface(__name__)

@@ -8,7 +8,7 @@ planners. `report` is what a person is shown of all this.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.check.verdict import Checked as Checked
@@ -29,4 +29,4 @@ if TYPE_CHECKING:
     from gpumem.pipeline.requirement import Need as Need, at_the_peak as at_the_peak, need as need
     from gpumem.pipeline.swap_and_place import Combined as Combined, in_pool as in_pool, settle as settle
 
-face(__name__)
+lazy_interface(__name__)

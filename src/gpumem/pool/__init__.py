@@ -17,7 +17,7 @@ all planners are deterministic.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.pool.allocators import (
@@ -35,4 +35,4 @@ if TYPE_CHECKING:
     from gpumem.pool.smartpool.offline import best_fit as best_fit, colour as colour, first_fit as first_fit
     from gpumem.pool.stacked import stacked as stacked
 
-face(__name__)
+lazy_interface(__name__)

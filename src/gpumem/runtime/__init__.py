@@ -8,7 +8,7 @@ has the iteration found and planned for (`run_loop`), by a thread beside the run
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.runtime.adaptive import Adaptive as Adaptive
@@ -27,4 +27,4 @@ if TYPE_CHECKING:
     from gpumem.runtime.residency.report import Iteration as Iteration, ManagedReport as ManagedReport
     from gpumem.runtime.trace_player import play as play
 
-face(__name__)
+lazy_interface(__name__)

@@ -7,7 +7,7 @@ that for jobs on one GPU. `workspaces` is what algorithms of convolutions need b
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.simulator import workspaces as workspaces
@@ -32,4 +32,4 @@ if TYPE_CHECKING:
     )
     from gpumem.simulator.uncertainty import Uncertainty as Uncertainty
 
-face(__name__)
+lazy_interface(__name__)

@@ -23,7 +23,7 @@ without `seconds` they do a fixed amount of work. An interrupt carries a note th
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.swap.autoswap import AutoSwap as AutoSwap, Bayes as Bayes, autoswap as autoswap, bayes as bayes
@@ -71,4 +71,4 @@ if TYPE_CHECKING:
     from gpumem.swap.tasks import Scheduled as Scheduled, Task as Task
     from gpumem.swap.tensile import Tensile as Tensile, schedule as schedule, tensile as tensile
 
-face(__name__)
+lazy_interface(__name__)

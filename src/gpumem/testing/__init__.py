@@ -7,7 +7,7 @@
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.testing.allocators.check import check_allocator as check_allocator
@@ -46,4 +46,4 @@ if TYPE_CHECKING:
     from gpumem.testing.swap_planners import SWAP_RULES as SWAP_RULES, check_swap_planner as check_swap_planner
     from gpumem.testing.training_steps import plans as plans, steps as steps
 
-face(__name__)
+lazy_interface(__name__)

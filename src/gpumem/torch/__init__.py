@@ -7,7 +7,7 @@ which runs one iteration; no memory is needed for it, as it runs on the `meta` d
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.runtime.residency.limited_memory import LimitError as LimitError
@@ -31,4 +31,4 @@ if TYPE_CHECKING:
     from gpumem.torch.step.workload import WorkloadError as WorkloadError
     from gpumem.torch.values.assumed import Assumption as Assumption
 
-face(__name__)
+lazy_interface(__name__)

@@ -9,7 +9,7 @@ Compiled loops read the columns directly (`trace.buffers.size` is an int64 array
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.trace.batch import (
@@ -73,4 +73,4 @@ if TYPE_CHECKING:
     from gpumem.trace.placement import NOWHERE as NOWHERE, Placement as Placement
     from gpumem.trace.trace import Accesses as Accesses, Trace as Trace
 
-face(__name__)
+lazy_interface(__name__)

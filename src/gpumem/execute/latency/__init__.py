@@ -8,7 +8,7 @@ makes measurements up, `measured` has a backend measure a step.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.execute.latency.calibration import Calibration as Calibration, calibrate as calibrate
@@ -41,4 +41,4 @@ if TYPE_CHECKING:
     from gpumem.execute.latency.scores import Score as Score, scores as scores
     from gpumem.execute.latency.synthetic import grid as grid, synthetic as synthetic
 
-face(__name__)
+lazy_interface(__name__)

@@ -6,7 +6,7 @@ them; `gpumem.execute.latency.measured` times a step on a backend.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.execute.models.graph import Graph as Graph, Model as Model, Tensor as Tensor
@@ -40,4 +40,4 @@ if TYPE_CHECKING:
         self_attention as self_attention,
     )
 
-face(__name__)
+lazy_interface(__name__)

@@ -9,7 +9,7 @@ schedule as printed, `op_order` the order of a job's ops, `slot_log` what ran wh
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.jobs.waterwave.algorithm1 import algorithm1 as algorithm1
@@ -47,4 +47,4 @@ if TYPE_CHECKING:
     from gpumem.jobs.waterwave.threads import PipelineExecutor as PipelineExecutor
     from gpumem.jobs.waterwave.two_ends import in_pool as in_pool, two_ends as two_ends
 
-face(__name__)
+lazy_interface(__name__)

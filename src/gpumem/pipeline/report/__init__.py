@@ -7,7 +7,7 @@ needed. This knows traces, plans and timelines, not how they were made.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.base.units import human as human, human_ns as human_ns, percent as percent
@@ -23,4 +23,4 @@ if TYPE_CHECKING:
         versus as versus,
     )
 
-face(__name__)
+lazy_interface(__name__)

@@ -7,7 +7,7 @@ share, `_regions` what `bfc` and `streams` do, `_segments` is `caching`'s.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.pool.allocators.bfc import BFC as BFC
@@ -17,4 +17,4 @@ if TYPE_CHECKING:
     from gpumem.pool.allocators.native import Native as Native
     from gpumem.pool.allocators.streams import MultiStream as MultiStream
 
-face(__name__)
+lazy_interface(__name__)

@@ -7,11 +7,11 @@ what is tight for long, `annealing` the end, over orders; `exact` proves.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.pool.search.exact import exact as exact
     from gpumem.pool.search.greedy import greedy as greedy
     from gpumem.pool.search.planner import search as search
 
-face(__name__)
+lazy_interface(__name__)

@@ -7,10 +7,10 @@ not as planned.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.pool.smartpool._statistics import Deviation as Deviation
     from gpumem.pool.smartpool.online import SmartPool as SmartPool
 
-face(__name__)
+lazy_interface(__name__)

@@ -6,11 +6,11 @@ Recorded traces do not have them. Read `add` first, which puts them into a trace
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.simulator.workspaces.adding import Offer as Offer, add as add, offers as offers
     from gpumem.simulator.workspaces.shapes import Convolution as Convolution, convolutions as convolutions
     from gpumem.simulator.workspaces.table import TABLE as TABLE, Algorithm as Algorithm
 
-face(__name__)
+lazy_interface(__name__)

@@ -6,11 +6,11 @@ Read `planner` first: the algorithm in one function. `scores` says which gaps go
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.swap.autoswap.bayes import Bayes as Bayes, bayes as bayes
     from gpumem.swap.autoswap.planner import AutoSwap as AutoSwap, autoswap as autoswap, candidates as candidates
     from gpumem.swap.autoswap.scores import SCORES as SCORES, Candidates as Candidates
 
-face(__name__)
+lazy_interface(__name__)

@@ -6,7 +6,7 @@ or recomputes by measured times (`capuchin_policy` chooses), `checkpoint` recomp
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.swap.baselines.capuchin import Capuchin as Capuchin, capuchin as capuchin
@@ -14,4 +14,4 @@ if TYPE_CHECKING:
     from gpumem.swap.baselines.vdnn import VDnn as VDnn, vdnn as vdnn
     from gpumem.swap.baselines.vdnn_dyn import VDnnDyn as VDnnDyn, vdnn_dyn as vdnn_dyn
 
-face(__name__)
+lazy_interface(__name__)

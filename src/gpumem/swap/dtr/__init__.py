@@ -7,11 +7,11 @@ the budget that it should have.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.swap.dtr._device import Stays as Stays
     from gpumem.swap.dtr.online import OnlineRun as OnlineRun
     from gpumem.swap.dtr.planner import Dtr as Dtr, dtr as dtr, online as online
 
-face(__name__)
+lazy_interface(__name__)

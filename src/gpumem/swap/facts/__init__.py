@@ -10,7 +10,7 @@ that only grow together.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.swap.facts.link import LinkTimes as LinkTimes
@@ -18,4 +18,4 @@ if TYPE_CHECKING:
     from gpumem.swap.facts.pinned import Pinned as Pinned
     from gpumem.swap.facts.times import Times as Times
 
-face(__name__)
+lazy_interface(__name__)

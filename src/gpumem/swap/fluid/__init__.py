@@ -8,7 +8,7 @@ stated twice: in flows between breakpoints, which is quickly solved (`flows`; ga
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.swap.fluid.flows import FlowProgram as FlowProgram
@@ -18,4 +18,4 @@ if TYPE_CHECKING:
     from gpumem.swap.fluid.whole import PlacedProgram as PlacedProgram, WholeProgram as WholeProgram
     from gpumem.swap.linear_programs import Solved as Solved
 
-face(__name__)
+lazy_interface(__name__)

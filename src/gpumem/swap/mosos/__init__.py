@@ -11,7 +11,7 @@ stages that wait for copies.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.swap.facts.operators import operators as operators
@@ -36,4 +36,4 @@ if TYPE_CHECKING:
     from gpumem.swap.mosos.stages import Stages as Stages
     from gpumem.swap.mosos.translate import plan_of as plan_of
 
-face(__name__)
+lazy_interface(__name__)

@@ -7,7 +7,7 @@ where they read and write; `_cuts` where buffers are cut and where copies and re
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.swap.plan.decisions import (
@@ -20,4 +20,4 @@ if TYPE_CHECKING:
     from gpumem.swap.plan.plan import Plan as Plan
     from gpumem.swap.plan.rewrite import Carried as Carried
 
-face(__name__)
+lazy_interface(__name__)

@@ -8,9 +8,9 @@ ops, `_copy_orders` in which order each engine copies.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.swap.search.planner import Search as Search, lowest as lowest, search as search
 
-face(__name__)
+lazy_interface(__name__)

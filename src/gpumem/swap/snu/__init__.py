@@ -7,7 +7,7 @@ Its test for an iteration is `gpumem.trace.record.input_writes.pattern`.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.swap.snu.by_address import ByAddress as ByAddress, by_address as by_address
@@ -22,4 +22,4 @@ if TYPE_CHECKING:
     from gpumem.swap.snu.residents import Tally as Tally
     from gpumem.trace.record.input_writes import Pattern as Pattern, PatternStream as PatternStream, pattern as pattern
 
-face(__name__)
+lazy_interface(__name__)

@@ -7,10 +7,10 @@ lifetimes to their accesses, `facts.biggest` finds the biggest gap over an op.
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.swap.tensile.planner import Tensile as Tensile, schedule as schedule, tensile as tensile
     from gpumem.trace.lifetimes import released as released
 
-face(__name__)
+lazy_interface(__name__)

@@ -6,7 +6,7 @@ A `Recorder` is told what happens; its `Recording` has one iteration cut out. `p
 
 from typing import TYPE_CHECKING
 
-from gpumem.base.exports import face
+from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.trace.record._repeat_search import Period as Period
@@ -14,4 +14,4 @@ if TYPE_CHECKING:
     from gpumem.trace.record.recorder import Exec as Exec, Recorder as Recorder
     from gpumem.trace.record.recording import BEFORE as BEFORE, NEVER as NEVER, Recording as Recording
 
-face(__name__)
+lazy_interface(__name__)

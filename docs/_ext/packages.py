@@ -1,7 +1,8 @@
-"""The API pages: one a room, with every public name of its face, so that a name added there shows up by itself.
+"""The API pages: one a package, with every public name of it, so that a name added there shows up by itself.
 
-`docs/reference/api/index.md` lists the rooms, and autosummary makes each its page out of what `page` returns. A name is
-described once, in the room that it lives in; where another face offers it too (`gpumem.Plan`), the page links there.
+`docs/reference/api/index.md` lists the packages, and autosummary makes each its page out of what `page` returns. A name
+is described once, in the package that it lives in; where another one offers it too (`gpumem.Plan`), the page links
+there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import GenericAlias, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import gpumem
-from gpumem.base.exports import Face
+from gpumem.base.exports import LazyPackage
 
 if TYPE_CHECKING:
     from docutils.nodes import Element, document
@@ -28,35 +29,35 @@ NOT_LIBRARY = {"gpumem.cli"}  # the command line
 NEEDS = {"gpumem.torch": "torch"}  # which is mocked where the pages are built
 
 
-def rooms() -> list[str]:
-    """Every room and every module on the ground, by name."""
+def packages() -> list[str]:
+    """Every package and every module on the ground, by name."""
     found = [f"gpumem.{module.name}" for module in pkgutil.iter_modules(gpumem.__path__) if module.name[0] != "_"]
     here = [name for name in found if name not in NEEDS or find_spec(NEEDS[name])]
     return ["gpumem", *(name for name in here if name not in NOT_LIBRARY)]
 
 
 def names(module: str) -> list[str]:
-    """What a face or `__all__` lists, but for short names of array types; else the classes and functions it defines."""
+    """What `__all__` lists, but for short names of array types; else what is defined here."""
     loaded = import_module(module)
     own = [name for name, thing in vars(loaded).items() if name[0] != "_" and _origin(thing) == module]
     return [name for name in getattr(loaded, "__all__", own) if not isinstance(getattr(loaded, name), GenericAlias)]
 
 
-def wings(room: str) -> list[str]:
-    """Faces of packages inside a room, and the modules that the room's own face lists."""
-    loaded = import_module(room)
-    if room == "gpumem" or not hasattr(loaded, "__path__"):
+def subpackages(package: str) -> list[str]:
+    """The packages inside a package that have a public interface, and the modules that its own interface lists."""
+    loaded = import_module(package)
+    if package == "gpumem" or not hasattr(loaded, "__path__"):
         return []
-    listed = {name for name in names(room) if isinstance(getattr(loaded, name), ModuleType)}
-    inside = (module for module in pkgutil.iter_modules(loaded.__path__, f"{room}.") if "._" not in module.name)
-    return [module.name for module in inside if module.name.rpartition(".")[2] in listed or _faces(module)]
+    listed = {name for name in names(package) if isinstance(getattr(loaded, name), ModuleType)}
+    inside = (module for module in pkgutil.iter_modules(loaded.__path__, f"{package}.") if "._" not in module.name)
+    return [module.name for module in inside if module.name.rpartition(".")[2] in listed or _has_interface(module)]
 
 
-def page(room: str) -> str:
-    """Return the page of a room: what it is for, a table of its names, and each of them in full."""
-    parts = [_heading(room, "="), _module(room), _table(room), *_entries(room)]
-    for wing in wings(room):
-        parts += [_heading(wing, "-"), _module(wing), _table(wing), *_entries(wing)]
+def page(package: str) -> str:
+    """Return the page of a package: what it is for, a table of its names, and each of them in full."""
+    parts = [_heading(package, "="), _module(package), _table(package), *_entries(package)]
+    for subpackage in subpackages(package):
+        parts += [_heading(subpackage, "-"), _module(subpackage), _table(subpackage), *_entries(subpackage)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -65,30 +66,30 @@ def described() -> dict[str, str]:
     """Where each public thing is described: from the module and the name of its definition to that on the page."""
     found: dict[str, str] = {}
     for own in (True, False):  # what no package describes that it lives in, one describes that hands it on
-        for room in rooms()[1:]:
-            for module in (room, *wings(room)):
+        for package in packages()[1:]:
+            for module in (package, *subpackages(package)):
                 for name in names(module):
                     home = definition(module, name)
-                    if home is not None and (f"{home}.".startswith(f"{room}.") or not own):
+                    if home is not None and (f"{home}.".startswith(f"{package}.") or not own):
                         found.setdefault(home, f"{module}.{name}")
     return found
 
 
 def definition(module: str, name: str) -> str | None:
-    """Follow faces and imports to where a name is defined; None for a module."""
+    """Follow interfaces and imports to where a name is defined; None for a module."""
     loaded = import_module(module)
     if isinstance(thing := getattr(loaded, name), ModuleType):
         return None
     if origin := _origin(thing):
         return f"{origin}.{name}"
-    while isinstance(loaded, Face) and name in loaded._home:
+    while isinstance(loaded, LazyPackage) and name in loaded._home:
         module, name = loaded._home[name]
         loaded = import_module(module)
     return f"{module}.{name}"
 
 
 def resolve(app: Sphinx, env: BuildEnvironment, node: Element, content: Element) -> Element | None:
-    """Link what annotations and other faces call by another name than the page that describes it."""
+    """Link what annotations and other interfaces call by another name than the page that describes it."""
     if node.get("refdomain") != "py":
         return None
     parts = str(node["reftarget"]).split(".")
@@ -129,7 +130,7 @@ def _write(app: Sphinx, config: Config) -> None:
     from sphinx.ext.autodoc.mock import mock
 
     with mock(config.autodoc_mock_imports):
-        config.autosummary_context = {"pages": {room: page(room) for room in rooms()}}
+        config.autosummary_context = {"pages": {package: page(package) for package in packages()}}
 
 
 def _entries(module: str) -> list[str]:
@@ -163,7 +164,7 @@ def _heading(text: str, line: str) -> str:
     return f"{text}\n{line * len(text)}"
 
 
-def _faces(module: pkgutil.ModuleInfo) -> bool:
+def _has_interface(module: pkgutil.ModuleInfo) -> bool:
     return module.ispkg and hasattr(import_module(module.name), "__all__")
 
 
