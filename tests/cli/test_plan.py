@@ -142,7 +142,7 @@ def test_a_threshold_above_all_buffers_leaves_nothing_to_swap(cli: Cli, net_file
     line = cli.refuses("plan", net_file, "--load-limit", "75%", *BY_SCORE, "--threshold", "5MiB", status=3)
     assert line == (
         "gpumem: not reached: the limit is 18.00 MiB, "
-        f"the planner got down to a peak load of 24.00 MiB ({24 * MIB} bytes); peaks `all` has more candidates"
+        f"the planner got down to a peak of 24.00 MiB ({24 * MIB} bytes); peaks `all` has more candidates"
     )
 
 
@@ -393,7 +393,7 @@ def test_a_limit_that_is_missed_by_bytes_is_told_in_bytes(cli: Cli) -> None:
     assert cli("swap", "mlp3", "--limit", "100%", "--planner", "autoswap").out.endswith(f"\n\n{told}")
     ran = cli("plan", "mlp3", "--load-limit", "242951295", *BY_SCORE, "--threshold", "1GiB")  # no buffer is that large
     assert ran.status == 3
-    assert "the limit is 231.70 MiB (242951295 bytes), the planner got down to a peak load of 231.70 MiB" in ran.err[0]
+    assert "the limit is 231.70 MiB (242951295 bytes), the planner got down to a peak of 231.70 MiB" in ran.err[0]
 
 
 def test_a_plan_may_come_from_any_planner(cli: Cli, net_file: Path, table: object) -> None:

@@ -60,7 +60,7 @@ def test_a_row_has_exactly_these_keys(cli: Cli, net_file: Path, table: object, o
     }
     assert ran.err == [
         f"gpumem: gives-up: not reached: the limit is {human(PEAK * 3 // 4)}, "
-        f"the planner got down to a peak load of {exact(PEAK)}; a better planner may"
+        f"the planner got down to a peak of {exact(PEAK)}; a better planner may"
     ]
 
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-LONG = 200  # characters of a repr at most
-FEW = 3  # entries of a collection that are shown one by one
+LONG = 200  # characters of a repr at most: two lines of a terminal. Not tuned
+FEW = 3  # entries of a collection that are printed one by one: a shape, a range of limits. Not tuned
 
 Facts = Mapping[str, object]
 
 
-class Shown:
+class Displayable:
     """A base of dataclasses (`repr=False`) that are shown by their facts, and never by their columns.
 
-    A class says what is worth telling in `_facts`: labels and values, the name under `""`. A count reads `40 ops`,
-    anything else `peak load 3.00 MiB`. Left out, the facts are the fields, in brief.
+    A class says what is worth printing in `_facts`: labels and values, the name under `""`. A count reads `40 ops`,
+    anything else `peak live bytes 3.00 MiB`. Left out, the facts are the fields, in brief.
     """
 
     __slots__ = ()
@@ -32,8 +32,8 @@ class Shown:
     def __repr__(self) -> str:
         facts = dict(self._facts())
         name = clipped(str(facts.pop("", "")), 60)
-        told = ", ".join(_told(label, value) for label, value in facts.items())
-        return clipped(f"{type(self).__name__}({': '.join(filter(None, (name, told)))})", LONG, end="...)")
+        text = ", ".join(_fact(label, value) for label, value in facts.items())
+        return clipped(f"{type(self).__name__}({': '.join(filter(None, (name, text)))})", LONG, end="...)")
 
     def _repr_html_(self) -> str:
         facts = dict(self._facts())
@@ -41,7 +41,7 @@ class Shown:
         return table(title, ([label, value] for label, value in facts.items()))
 
 
-def _told(label: str, value: object) -> str:
+def _fact(label: str, value: object) -> str:
     return f"{value} {label}" if isinstance(value, int) else f"{label} {value}"
 
 

@@ -39,7 +39,7 @@ class CheckError(Exception):
         super().__init__(reason)
 
 
-def _told(limit: int, other: int) -> str:
+def _amount(limit: int, other: int) -> str:
     """A limit for people, to the byte where it looks like what is above it."""
     return exact(limit) if human(limit) == human(other) else human(limit)
 
@@ -65,7 +65,7 @@ class Infeasible(Exception):
     def __init__(self, op: int, needs: int, limit: int) -> None:
         self.op, self.needs, self.limit = op, needs, limit
         super().__init__(
-            f"infeasible: op {op} must hold {human(needs)}, the limit is {_told(limit, needs)}; "
+            f"infeasible: op {op} must hold {human(needs)}, the limit is {_amount(limit, needs)}; "
             f"the least limit that could do is {exact(needs)}"
         )
 
@@ -87,13 +87,15 @@ class NotReached(Exception):
     Examples
     --------
     >>> str(NotReached(reached=900, limit=500))
-    'not reached: the limit is 500 B, the planner got down to a peak load of 900 bytes'
+    'not reached: the limit is 500 B, the planner got down to a peak of 900 bytes'
     """
 
-    def __init__(self, reached: int, limit: int, what: str = "a peak load", hint: str = "") -> None:
+    def __init__(self, reached: int, limit: int, what: str = "a peak", hint: str = "") -> None:
         self.reached, self.limit, self.hint = reached, limit, hint
-        told = f"not reached: the limit is {_told(limit, reached)}, the planner got down to {what} of {exact(reached)}"
-        super().__init__(f"{told}; {hint}" if hint else told)
+        text = (
+            f"not reached: the limit is {_amount(limit, reached)}, the planner got down to {what} of {exact(reached)}"
+        )
+        super().__init__(f"{text}; {hint}" if hint else text)
 
 
 def failure(error: BaseException) -> str:

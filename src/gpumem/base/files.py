@@ -127,17 +127,17 @@ def staged(directory: str | Path, what: str) -> Iterator[Path]:
         raise ValueError(f"{what}: the name is empty")
     folder = Path(directory)
     staging = _beside(folder, "gpumem")  # inside: a move must not leave the disk
-    told = "cannot write here"
+    problem = "cannot write here"
     try:
         new = not folder.exists()
         with _under_way(lambda: _leave(staging, folder, new)):
             folder.mkdir(parents=True, exist_ok=True)
             staging.mkdir()
-            told = "cannot write"
+            problem = "cannot write"
             yield staging
             _move(staging, folder, what)
     except OSError as error:
-        raise ValueError(f"{what}: {folder}: {told} ({error.strerror})") from error
+        raise ValueError(f"{what}: {folder}: {problem} ({error.strerror})") from error
 
 
 def _unlink(temporary: Path) -> None:

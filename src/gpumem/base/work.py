@@ -1,14 +1,14 @@
-"""The budget of what is being done: until when, and who is told how far it is.
+"""The budget of the work at hand: until when, and to whom its progress is reported.
 
 It is ambient: whoever begins work says how long it may take, and nothing in between passes it on::
 
     with work.within(10, print):                  ten seconds for this and for all that it calls
-        with work.part("greedy", 0.3):            the first 30 % of what is left; "greedy: " begins what it tells
+        with work.part("greedy", 0.3):            the first 30 % of what is left; "greedy: " begins its reports
             for k in work.each(range(rounds)):    ends when the time is up
                 work.step(k, rounds)              so far of the part, so of the whole
                 work.tell("300 MiB")
 
-`now` is the clock of all budgets and of all times that are shown; a test puts its own there. It stands still while
+`now` is the clock of all budgets and of all times that are reported; a test puts its own there. It stands still while
 Numba compiles a loop or loads it, so that what a search finds does not hang on what is in the cache.
 """
 
@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import signature
 from itertools import islice
@@ -29,7 +29,7 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 Progress = Callable[[str], None]
-LEAST = 1e-9  # seconds that a caller is left with, however late it is
+LEAST = 1e-9  # seconds that a caller is left with, however late it is: solvers refuse 0. Not tuned
 LATE = "the time was up, more seconds may do"
 
 
@@ -65,17 +65,17 @@ def start_clock() -> None:
 
 @dataclass(slots=True)
 class _Budget:
-    """When it ends, in seconds of the clock, or who says so; whom it tells what, and which part of all that it is."""
+    """When it ends, in seconds of the clock or by a question; to whom it reports, and which part of all work it is."""
 
     end: float = inf
     stopped: Callable[[], bool] = lambda: False
     progress: Progress | None = None
     name: str = ""  # before each text
-    whole: tuple[float, float] = (0.0, 1.0)  # where this begins in all that is told about, 0 to 1, and how much it is
+    whole: tuple[float, float] = (0.0, 1.0)  # where this begins in all the work, 0 to 1, and its share
     step: tuple[float, float] = (0.0, 1.0)  # the same of the step that is being done
 
 
-_budget: ContextVar[_Budget] = ContextVar("budget", default=_Budget())  # noqa: B039 - it tells nobody, so it never changes
+_budget: ContextVar[_Budget] = ContextVar("budget", default=_Budget())  # noqa: B039 - it reports to nobody, so it never changes
 
 
 def check_seconds(seconds: float) -> None:
@@ -107,10 +107,10 @@ def within(
     ----------
     seconds : float, optional
     progress : callable, optional
-        Told what is being done; left out, who is told by the budget around it. A method `reached` of it, if there is
-        one, is told the share of the work that is done, 0 to 1.
+        Called with a text that says what is being done; left out, the one of the budget around it. Its method
+        `reached`, if it has one, is called with the share of the work that is done, 0 to 1.
     stopped : callable, optional
-        Asked between steps whether nobody wants the work any more, as another thread may know: then the time is up.
+        Asked between steps whether the work was cancelled, say by another thread: then the time is up.
 
     Raises
     ------
@@ -132,14 +132,15 @@ def within(
         check_seconds(seconds)
         end = min(end, now() + seconds)
     ends = around.stopped if stopped is None else lambda: stopped() or around.stopped()
-    told = around if progress is None else _Budget(progress=progress)
-    with setting(_budget, _Budget(end, ends, told.progress, told.name, told.step, told.step)):
+    listener = around if progress is None else _Budget(progress=progress)
+    budget = replace(listener, end=end, stopped=ends, whole=listener.step)
+    with setting(_budget, budget):
         yield
 
 
 @contextmanager
 def part(name: str = "", share: float = 1.0) -> Iterator[None]:
-    """Open a budget of the first share of what is left; its name stands before what is told in it.
+    """Open a budget of the first share of what is left; its name begins the reports in it.
 
     >>> with within(progress=print), part("search"), part("greedy", 0.3):
     ...     tell("3 of 4")
@@ -151,7 +152,7 @@ def part(name: str = "", share: float = 1.0) -> Iterator[None]:
         begin = now()
         end = min(end, begin + share * (end - begin))
     called = f"{around.name}{name}: " if name else around.name
-    with setting(_budget, _Budget(end, around.stopped, around.progress, called, around.step, around.step)):
+    with setting(_budget, replace(around, end=end, name=called, whole=around.step)):
         yield
 
 
@@ -203,8 +204,8 @@ def over() -> bool:
 def each(items: Iterable[T]) -> Iterator[T]:
     """Yield items until the time is up; the clock is looked at before an item is asked for."""
     rest = iter(items)
-    while not over() and (found := list(islice(rest, 1))):
-        yield from found
+    while not over() and (following := list(islice(rest, 1))):
+        yield from following
 
 
 class TimeUp(Exception):
@@ -246,7 +247,7 @@ def step(k: int, n: int) -> None:
 
 
 def tell(text: str) -> None:
-    """Say what is being done, to whoever is told of this work."""
+    """Report what is being done, to whoever listens to this work."""
     teller()(text)
 
 

@@ -40,7 +40,7 @@ def test_what_was_refused_for_pinned_memory_is_no_load_that_was_reached() -> Non
         judge.plan()
     assert (stop.value.reached, stop.value.limit) == (trace.peak_load, 17) == (22, 17)
     told = "a plan within the limit keeps 8 bytes of pinned memory at least, gtx1080ti has 4 bytes"
-    assert stop.value.hint == told and "got down to a peak load of 22 bytes" in str(stop.value)
+    assert stop.value.hint == told and "got down to a peak of 22 bytes" in str(stop.value)
 
 
 def test_a_plan_above_the_limit_is_a_load_that_was_reached() -> None:
