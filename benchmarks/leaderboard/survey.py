@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.leaderboard.ledger import Ledger, Row
 from gpumem import check as oracles, swap
 from gpumem.base.arguments import expect, strict
-from gpumem.base.display import Facts, Displayable, clipped
+from gpumem.base.display import Facts, Shown, clipped
 from gpumem.base.errors import CheckError, Infeasible, NotReached
 from gpumem.base.version import __version__
 from gpumem.base.work import now
@@ -38,7 +38,7 @@ NEARLY = 0.95  # of its seconds: a planner that took so many was cut short
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Question(Displayable):
+class Question(Shown):
     """What does this planner, or bound, say of a trace at a load limit?
 
     Parameters

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.names import name_of
 from gpumem.base.units import human, percent
@@ -27,7 +27,7 @@ Planner = Callable[[Trace, Machine, int], Plan]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ZeroOverheadLimit(Displayable):
+class ZeroOverheadLimit(Shown):
     """The lowest limit at which a planner costs nothing, in bytes.
 
     Parameters

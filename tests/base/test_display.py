@@ -16,7 +16,7 @@ import pytest
 import gpumem
 from benchmarks.papers.zero_overhead_limit import lowest_limit
 from gpumem import Machine, Placement, Plan, Recorder, Recording, Timeline, Trace
-from gpumem.base.display import LONG, Displayable
+from gpumem.base.display import LONG, Shown
 from gpumem.base.exports import LazyPackage
 from gpumem.execute import Emulator, GenericOp, prepare
 from gpumem.execute.latency import LatencyTable, Measurement, Sample
@@ -115,9 +115,9 @@ def test_no_public_class_shows_its_columns() -> None:
     ]
     kinds = {thing for thing in public if isinstance(thing, type)}
     for kind in (kind for kind in kinds if is_dataclass(kind) and kind.__module__.startswith("gpumem")):
-        if any(column.search(str(f.type)) for f in fields(kind)) and not issubclass(kind, Displayable):
+        if any(column.search(str(f.type)) for f in fields(kind)) and not issubclass(kind, Shown):
             options = issubclass(kind, PlannerRecord)  # a plan among them shows itself
-            assert options or kind.__name__ in {"Policy"}, f"{kind} has columns and is no Displayable"
+            assert options or kind.__name__ in {"Policy"}, f"{kind} has columns and is no Shown"
 
 
 def test_a_repr_is_short_and_one_line() -> None:
@@ -171,7 +171,7 @@ def test_html_is_one_small_table_with_everything_escaped() -> None:
 
 def test_what_a_notebook_shows_has_html() -> None:
     for kind in (Trace, Plan, Placement, Timeline, gpumem.Planned, Buffers, Ops):
-        assert issubclass(kind, Displayable) and callable(kind._repr_html_)
+        assert issubclass(kind, Shown) and callable(kind._repr_html_)
     found = Tags()
     found.feed(planned()._repr_html_())
     assert {"before", "after", "footprint", "overhead"} <= {*found.text.split("\n")}

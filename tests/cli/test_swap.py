@@ -162,7 +162,7 @@ def test_options_go_to_the_planners_that_take_them(cli: Cli, net_file: Path, tab
     ran = cli("swap", net_file, "--load-limit", "75%", "--seed", "5", "--seconds", "0.5", "--json")
     ((seed, seconds),) = TOLD
     assert ran.status == 0 and seed == 5 and 0 < seconds < 0.5  # the rest is for placing, judging and checking
-    assert f"a peak load of {exact(PEAK - 5)}" in ran.err[0]
+    assert f"a peak of {exact(PEAK - 5)}" in ran.err[0]
     cli("swap", net_file, "--load-limit", "75%")
     assert TOLD[1:] == [(0, 60.0)]
 

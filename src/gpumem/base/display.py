@@ -17,7 +17,7 @@ FEW = 3  # entries of a collection that are printed one by one: a shape, a range
 Facts = Mapping[str, object]
 
 
-class Displayable:
+class Shown:
     """A base of dataclasses (`repr=False`) that are shown by their facts, and never by their columns.
 
     A class says what is worth printing in `_facts`: labels and values, the name under `""`. A count reads `40 ops`,

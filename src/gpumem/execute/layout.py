@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.simulator.hazards import Hazards, hazards
 from gpumem.trace import Trace
 from gpumem.trace.placement import NOWHERE, Placement
@@ -32,7 +32,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Layout(Displayable):
+class Layout(Shown):
     """What a backend is opened with: the trace, a block for each buffer, the slabs' bytes, the waits."""
 
     trace: Trace

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem.base.arguments import at_least, expect, strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.base.errors import ExecutionError
 from gpumem.execute.backend import Backend, Bytes, Call, Token, Work
 from gpumem.execute.layout import Block, Layout
@@ -24,7 +24,7 @@ from gpumem.trace.placement import Placement
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Program(Displayable):
+class Program(Shown):
     """A placed trace on a backend; see `prepare`."""
 
     layout: Layout

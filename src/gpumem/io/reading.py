@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.base.files import read_bytes
 from gpumem.base.names import choice, one_of
 from gpumem.io import minimalloc, recorded, tracefile
@@ -31,7 +31,7 @@ _BINARY = {b"\x80": ", but a pickle", b"PK": ", but a zip archive"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Loaded(Displayable):
+class Loaded(Shown):
     """What a file held: the trace, its placement if it has one, and the file's `meta`."""
 
     trace: Trace

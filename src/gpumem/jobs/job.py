@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.base.arguments import strict_fields
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.trace import Trace
 
 
 @strict_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Job(Displayable):
+class Job(Shown):
     """One training job.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human, human_ns
 
 
@@ -44,7 +44,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class JobRun(Displayable):
+class JobRun(Shown):
     """What one job did.
 
     Parameters
@@ -89,7 +89,7 @@ class JobRun(Displayable):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Outcome(Displayable):
+class Outcome(Shown):
     """What all jobs did.
 
     Parameters

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible, NotReached, failure
 from gpumem.base.units import human, percent
 from gpumem.pipeline.pipeline import AnyPlanner, plan
@@ -53,7 +53,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Among(Displayable):
+class Among(Shown):
     """What several planners made of a trace and a limit.
 
     Parameters

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from gpumem import check as oracles, pool as pools
 from gpumem.base import work
 from gpumem.base.arguments import expect, strict
-from gpumem.base.display import Facts, Displayable, clipped
+from gpumem.base.display import Facts, Shown, clipped
 from gpumem.base.errors import NotReached
 from gpumem.base.names import choices, function_of, meant, taken
 from gpumem.base.units import amount, human, human_ns
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Case(Displayable):
+class Case(Shown):
     """A trace to plan for, its placement and timeline without a plan, and a limit of the pool, of the load, or both."""
 
     trace: Trace

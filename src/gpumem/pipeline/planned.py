@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpumem import check
 from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.display import Displayable, frame, table
+from gpumem.base.display import Shown, frame, table
 from gpumem.check.verdict import BUDGET, FLOW, ORACLES, PLACEMENT, TIMELINE, UNCHECKED, Checked, Oracle, ask
 from gpumem.io import chrome, read, staged, write, write_text
 from gpumem.pipeline.report import DecisionCounts, Run, human, human_ns, percent, plot, unswapped, versus
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Planned(Displayable):
+class Planned(Shown):
     """A plan with all that follows from it, as `plan` returns it.
 
     Parameters

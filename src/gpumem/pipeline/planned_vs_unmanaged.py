@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.execute import Backend, GenericOp, Launch, Program, carried, prepare
 from gpumem.execute.backend import Bytes
 from gpumem.pipeline.planned import Planned
@@ -38,7 +38,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Workload(Displayable):
+class Workload(Shown):
     """What is carried out: a plan, and a program for its trace.
 
     Parameters
@@ -63,7 +63,7 @@ class Workload(Displayable):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Comparison(Displayable):
+class Comparison(Shown):
     """Both sides, and the names of what differs after `iterations` iterations (nothing should)."""
 
     planned: Planned

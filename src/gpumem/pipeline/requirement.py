@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.pool.allocators import Caching
 from gpumem.pool.allocators.protocol import replay
@@ -19,7 +19,7 @@ CONTEXT = 512 * 2**20  # what a CUDA context and the libraries' handles take, ab
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Need(Displayable):
+class Need(Shown):
     """Bytes of a device that a step takes as it is, apart from the context.
 
     Parameters

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpumem.base import work
 from gpumem.base.arguments import expect, strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.plan import Plan
@@ -23,7 +23,7 @@ ABOVE = 2  # steps above the first load limit that are tried as well
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Combined(Displayable):
+class Combined(Shown):
     """A plan, the trace it makes, where that lies, and the load limit that the plan was made for."""
 
     plan: Plan

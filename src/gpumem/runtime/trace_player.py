@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gpumem.base.arguments import at_least, strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.execute import Block, Launch, Views
 from gpumem.execute.backend import Bytes, Call, nbytes
 from gpumem.trace import COMPUTE, ROLES, SYNC, UNKNOWN, Op, Trace
@@ -155,7 +155,7 @@ def play(
 
 
 @dataclass(slots=True, repr=False)
-class TracePlayer(Displayable):
+class TracePlayer(Shown):
     """A trace that is being played, as by `play`: `begin`, any number of times `iteration`, `end`.
 
     `live` says which block of the device each live buffer is.

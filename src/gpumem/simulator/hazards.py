@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.base.jit import inner, jit
 from gpumem.simulator.timeline import COPY, DATA, MEMORY
 from gpumem.trace import I64, Bool, Csr, Trace
@@ -28,7 +28,7 @@ NOBODY = -1  # in place of an op or a buffer; before all of them
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Hazards(Displayable):
+class Hazards(Shown):
     """Row `i` of `after` lists the ops that op `i` waits for; `cause` runs along (see `timeline.CAUSES`).
 
     A negative entry `y` is op `y + n` of the previous iteration. What follows from the order within a

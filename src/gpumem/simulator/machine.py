@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from gpumem.base.arguments import finite, strict, strict_fields
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.names import choice, one_of
 from gpumem.base.units import human, human_ns
 from gpumem.trace import (
@@ -67,7 +67,7 @@ class MeasuredTimes(Protocol):
 
 @strict_fields
 @dataclass(frozen=True, slots=True, repr=False)
-class Machine(Displayable):
+class Machine(Shown):
     """A GPU and its host.
 
     Parameters

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from gpumem.base.arguments import at_least, strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import percent
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
@@ -20,7 +20,7 @@ DRAWS = 100  # so that five of them are above the 95th percentile
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Realised(Displayable):
+class Realised(Shown):
     """The overheads of one plan, a draw of durations each.
 
     Parameters

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Facts, Displayable, frame
+from gpumem.base.display import Facts, Shown, frame
 from gpumem.base.names import one_of
 from gpumem.base.units import human_ns
 from gpumem.trace import I64, Trace, position
@@ -38,7 +38,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Timeline(Displayable):
+class Timeline(Shown):
     """One iteration in the steady state.
 
     Parameters

@@ -11,7 +11,7 @@ from math import ceil, floor
 
 from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible
 from gpumem.base.units import human, human_ns, percent
 from gpumem.simulator.machine import Machine
@@ -25,7 +25,7 @@ SIZE = 40_000  # variables
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Bound(Displayable):
+class Bound(Shown):
     """What no swap plan for a trace can beat on a machine.
 
     Parameters

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from gpumem.base import work
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.swap import _solver_process as _solver
 from gpumem.trace import F64, I64, Bool
 
@@ -31,7 +31,7 @@ GRACE = 5.0  # seconds that a solver may be late with what it has found, before 
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Relaxed(Displayable):
+class Relaxed(Shown):
     """A linear program solved, whole numbers or not.
 
     `x`: the variables; `price`: of each row, what a unit of its right side is worth; `dual`: a value that no solution
@@ -44,7 +44,7 @@ class Relaxed(Displayable):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Solved(Displayable):
+class Solved(Shown):
     """What became of an integer program.
 
     `status`: `optimal` within the gap that was asked for, `infeasible` (nothing is below `best`, where that was given),

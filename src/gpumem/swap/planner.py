@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
 
 from gpumem.base import work
 from gpumem.base.arguments import expect, strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import IN_PLANNER, Infeasible, NotReached
 from gpumem.base.names import meant
 from gpumem.base.units import human_ns, percent
@@ -39,7 +39,7 @@ SWAPS, PLANS = "swaps", "plans"  # what a planner starts from
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Proposal(Displayable):
+class Proposal(Shown):
     """A plan, how long its iteration takes by the capacity clock, and what no plan of its kind can beat.
 
     Parameters

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpumem.base.arguments import strict_fields
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.swap.plan import Plan
 from gpumem.trace import I64, Trace
 
 
 @strict_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Task(Displayable):
+class Task(Shown):
     """A job as the scheduler sees it: its iteration, ns of each op as predicted or measured, its priority.
 
     `ratio` of its buffers may be swapped at most: a smaller ratio is a higher priority. With 1 there is no limit.
@@ -31,7 +31,7 @@ class Task(Displayable):
 
 @strict_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Scheduled(Displayable):
+class Scheduled(Shown):
     """What one job shall do.
 
     Parameters

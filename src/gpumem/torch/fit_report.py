@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import exact
 from gpumem.io import staged, write, write_text
 from gpumem.pipeline import Need, Planned, Tried
@@ -44,7 +44,7 @@ LONGER, LONGEST = 8, 600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Fit(Displayable):
+class Fit(Shown):
     """Whether a training step fits, as `fit` returns it.
 
     Parameters

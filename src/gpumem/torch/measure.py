@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from gpumem.base.arguments import at_least, strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Link, Machine
 from gpumem.torch.capture.capture import record
@@ -30,7 +30,7 @@ SMALL = 200  # ops of nothing
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class MeasuredStep(Displayable):
+class MeasuredStep(Shown):
     """One iteration of a training step, with the time of each op.
 
     Parameters

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpumem.base.display import Facts, Displayable, frame
+from gpumem.base.display import Facts, Shown, frame
 from gpumem.base.units import human
 from gpumem.trace.columns import I64, UNKNOWN, Bool, column, dimensions, int_column, position
 from gpumem.trace.csr import joined, taken
@@ -41,7 +41,7 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Buffers(Displayable):
+class Buffers(Shown):
     """Columns over buffers: `size` (bytes), `start`, `end` (steps), `persistent`, `host`, `kind`, `of`, ...
 
     `persistent`: the value survives the boundary (parameter, optimiser state). `host`: lives in pinned

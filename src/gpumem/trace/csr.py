@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.trace.columns import I64, Bool, int_column
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Csr(Displayable):
+class Csr(Shown):
     """Rows of integers of different lengths: row `i` is `idx[ptr[i]:ptr[i + 1]]`.
 
     >>> rows = Csr.of([[1, 2], [], [0]])

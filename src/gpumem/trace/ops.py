@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpumem.base.display import Facts, Displayable, clipped, frame
+from gpumem.base.display import Facts, Shown, clipped, frame
 from gpumem.trace.columns import F64, I64, UNKNOWN, Bool, column, int_column, position
 from gpumem.trace.csr import Csr, joined, taken
 
@@ -44,7 +44,7 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Ops(Displayable):
+class Ops(Shown):
     """Columns over ops, in issue order.
 
     `name`; `reads`, `writes` (buffer ids, CSR; an op that changes a buffer in place lists it in both);

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpumem.base.arguments import at_least, strict
-from gpumem.base.display import Facts, Displayable, frame
+from gpumem.base.display import Facts, Shown, frame
 from gpumem.base.units import human
 from gpumem.trace.columns import I64, MAX_BYTES, first, int_column
 from gpumem.trace.trace import Trace
@@ -19,7 +19,7 @@ NOWHERE = -1  # the offset of a host buffer
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Placement(Displayable):
+class Placement(Shown):
     """An offset for each buffer and the height of the pool.
 
     Parameters

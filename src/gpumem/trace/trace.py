@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpumem.base.arguments import strict_fields
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.trace.buffers import Buffers
 from gpumem.trace.columns import I64, MAX_BYTES, MAX_NS, MAX_STEPS, UNKNOWN, Bool, first, int_column
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Accesses(Displayable):
+class Accesses(Shown):
     """Who touches a buffer: row `b` of `op` lists its ops in issue order; `reads`, `writes` run along."""
 
     op: Csr
@@ -39,7 +39,7 @@ class Accesses(Displayable):
 
 @strict_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Trace(Displayable):
+class Trace(Shown):
     """One iteration of `n` steps: its buffers and, step by step, its ops.
 
     A trace without ops is a bare storage allocation instance of `n` steps.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.execute.latency.samples import LatencyTable, Measurement, Sample, by_type, samples_of
 from gpumem.simulator.machine import Machine
 from gpumem.trace import F64, I64, Ops
@@ -29,7 +29,7 @@ BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "boo
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Calibration(Displayable):
+class Calibration(Shown):
     """What was learned of a machine; `Machine.measured` takes it.
 
     Parameters

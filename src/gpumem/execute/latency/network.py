@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.execute.latency.samples import Measurement, Sample
 from gpumem.trace import F64
 from gpumem.trace.signature import parse
@@ -57,7 +57,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Network(Displayable):
+class Network(Shown):
     """What was learned of one type of operator.
 
     Parameters

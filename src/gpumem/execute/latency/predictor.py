@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpumem.base.arguments import at_least, finite, strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.execute.latency.network import Features, Network, Training, learn, sizes
 from gpumem.execute.latency.samples import Measurement, Sample, by_type, samples
 from gpumem.simulator.machine import Machine
@@ -31,7 +31,7 @@ SOURCES = ("network", "measured", "roofline", "link")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Predictor(Displayable):
+class Predictor(Shown):
     """The networks, by type of operator.
 
     Parameters
@@ -134,7 +134,7 @@ def fit(
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Estimates(Displayable):
+class Estimates(Shown):
     """How long each op of a trace will take, and who says so.
 
     Parameters

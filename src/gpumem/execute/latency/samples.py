@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from gpumem.base.arguments import finite, strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.base.files import read_bytes, write_text
 from gpumem.io.schema import decode
 from gpumem.kernels import reference
@@ -119,7 +119,7 @@ class _Head(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class LatencyTable(Displayable):
+class LatencyTable(Shown):
     """Measurements.
 
     Parameters

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.execute import Call, Launch, Views
 from gpumem.kernels import in_turn, prebound
 from gpumem.trace import RECOMPUTE, ROLES, Op, Trace, position
@@ -26,7 +26,7 @@ FLOAT = np.dtype(np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Tensor(Displayable):
+class Tensor(Shown):
     """A buffer to be: its shape, its type, what it is for, its value at the start if it persists.
 
     One with a `base` is the same buffer in another shape.
@@ -80,7 +80,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Model(Displayable):
+class Model(Shown):
     """A whole training step.
 
     Parameters
@@ -160,7 +160,7 @@ Backward = Callable[[Tensor], Tensor | None]
 
 
 @dataclass(slots=True, repr=False)
-class Graph(Displayable):
+class Graph(Shown):
     """The record of a training step under construction.
 
     Layers call `op` for the forward pass and push onto `tape` a function that, given the gradient of their

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Carried, Plan, Swap
 from gpumem.trace import COPY_OUT, I64, Csr, Trace
@@ -26,7 +26,7 @@ Rows = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Instructions(Displayable):
+class Instructions(Shown):
     """One iteration under a plan, `n` ops in issue order.
 
     `trace` is the rewritten one; its `of` count in the job's own trace. `budget`: device bytes that it takes, the load

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from threading import BrokenBarrierError, Condition
 
 from gpumem.base.arguments import at_least
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 
 
-class CounterBarrier(Displayable):
+class CounterBarrier(Shown):
     """Stands between two pairs of node groups, iteration after iteration.
 
     Leaves of the pair before count `leaves` down. Roots of the pair behind wait until none is left, then count `roots`

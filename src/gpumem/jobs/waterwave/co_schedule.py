@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.execute.views import Launch, Views
 from gpumem.jobs.waterwave.pipeline import Pipeline
@@ -40,7 +40,7 @@ class _Issue(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Together(Displayable):
+class Together(Shown):
     """Several jobs as one trace.
 
     Parameters

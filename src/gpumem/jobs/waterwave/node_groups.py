@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.names import choice
 from gpumem.base.units import human
 from gpumem.jobs.waterwave.op_order import by_depth, reordered
@@ -41,7 +41,7 @@ class NodeGroup:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Partition(Displayable):
+class Partition(Shown):
     """A job in node groups: `angs` of them that take memory, then others that give it back.
 
     Parameters

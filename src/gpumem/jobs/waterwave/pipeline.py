@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible
 from gpumem.base.units import human
 from gpumem.jobs.waterwave.algorithm1 import Row
@@ -36,7 +36,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Pipeline(Displayable):
+class Pipeline(Shown):
     """Node groups of several jobs on two streams, round after round.
 
     Parameters

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.jobs.waterwave.pipeline import Pipeline
 
 
@@ -58,7 +58,7 @@ class PipelineStart:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class SlotLog(Displayable):
+class SlotLog(Shown):
     """What ran when; `groups` in no particular order, `pipelines` in that of their slots.
 
     >>> SlotLog()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.io import replacing
 from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, OPT_STATE, PARAM, STATISTICS
 
@@ -60,7 +60,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Series(Displayable):
+class Series(Shown):
     """One curve: its name, and as many `y` as `x`; None where there is no value.
 
     `style`: `line`, `bold`, `dashed` (the k-th has the colour of the k-th line), or marks: `point`, and `at most` for
@@ -79,7 +79,7 @@ class Series(Displayable):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Figure(Displayable):
+class Figure(Shown):
     """Curves in one picture; `name` is for files, `x` and `y` say what the axes are.
 
     `above`: the label of a second axis of `x`, and how many of its units are 1 on the first. `log`: `x` is logarithmic.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpumem.base.arguments import strict, strict_fields
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human, human_ns
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.plan import Hold, Plan, Recompute
@@ -17,7 +17,7 @@ from gpumem.trace.placement import Placement
 
 @strict_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Run(Displayable):
+class Run(Shown):
     """A trace with its placement and its timeline."""
 
     trace: Trace

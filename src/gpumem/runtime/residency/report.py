@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human, human_ns
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
@@ -55,7 +55,7 @@ class Iteration:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ManagedReport(Displayable):
+class ManagedReport(Shown):
     """A run within a limit.
 
     Parameters

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.base.jit import inner, jit
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.facts import segment_tree as _tree
@@ -26,7 +26,7 @@ from gpumem.trace import F64, I64
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Candidates(Displayable):
+class Candidates(Shown):
     """Gaps that may be swapped, and what the scores need to know of them: m gaps, n ops.
 
     `gap_ns`: time between the two accesses without swapping; `out_ns`, `in_ns`: of the two copies. `load` in bytes,

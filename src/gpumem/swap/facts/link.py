@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.jit import assign, inner, jit
 from gpumem.trace import I64
 
@@ -21,7 +21,7 @@ class Taken(NamedTuple):
     least: int
 
 
-class LinkTimes(Displayable):
+class LinkTimes(Shown):
     """Which times of the circle `[0, period)` a link is taken; times that are asked for may lie turns ahead.
 
     Nobody will ask for less than `least` ns, so shorter holes may count as taken.

@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.swap.facts import segment_tree as _tree
 from gpumem.swap.plan.gaps import around
@@ -23,7 +23,7 @@ from gpumem.trace import I64, Trace
 NO_LIMIT = 2**62
 
 
-class LiveBytes(Displayable):
+class LiveBytes(Shown):
     """Bytes on the device while gaps are absent, under a limit; ops go round, no stretch is longer than the iteration.
 
     Parameters

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.base.jit import assign, inner, jit
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan.gaps import Gaps, gaps
@@ -72,7 +72,7 @@ def takes_unknown(trace: Trace) -> Bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Recomputable(Displayable):
+class Recomputable(Shown):
     """Columns over all gaps of a trace: whether what the gap drops can be made again at its end, and by what.
 
     `gaps` (m of them); `op` (the whole write of the value, -1 if there is none); `reason` (index into `REASONS`, 0 if

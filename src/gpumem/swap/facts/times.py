@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import hosted, simulate
 from gpumem.simulator.timeline import Timeline
@@ -17,7 +17,7 @@ TURNS = 4  # accesses of a value that crosses the boundary lie up to three turns
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Times(Displayable):
+class Times(Shown):
     """When each op runs, for `TURNS` turns of the iteration, so that a gap that wraps needs no case of its own.
 
     Place `k` is op `k % n` of turn `k // n`, as `Gaps.before` counts; each time may be an int or an int64 array.

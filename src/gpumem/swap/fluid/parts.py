@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.swap.fluid.relax import Fluid
 from gpumem.trace import F64, I64, Bool
 
@@ -23,7 +23,7 @@ RATE = 1e-3  # relative: rates closer than that may count as one, which is the l
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Droppable(Displayable):
+class Droppable(Shown):
     """Columns over what may be dropped of parts: `part`, `size` in bytes, `again_ns` for all of it."""
 
     part: I64
@@ -32,7 +32,7 @@ class Droppable(Displayable):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Parts(Displayable):
+class Parts(Shown):
     """Columns over parts, and over the gaps that they are made of.
 
     Of a part: places `begin` to `end` (it may be away), `start` (its value may be copied out before it), `stop` (it is

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.swap.fluid.relax import Fluid
 from gpumem.swap.linear_programs import Rows
 from gpumem.trace import F64, I64
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Solution(Displayable):
+class Solution(Shown):
     """A solved program.
 
     `dual`: a value that no solution is below, whatever the solver's tolerances; `level`: the load that it keeps

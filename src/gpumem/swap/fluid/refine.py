@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.base import work
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.swap.fluid.flows import FlowProgram
 from gpumem.swap.fluid.program import Solution
 from gpumem.swap.fluid.relax import Fluid
@@ -19,7 +19,7 @@ PATIENCE = 4  # rounds without a gain
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Refined(Displayable):
+class Refined(Shown):
     """What became of it: the largest `dual`, the breakpoints that there are then, whether it is `settled`.
 
     `last`: the solution of the last program, None where the time was up before the first.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan.gaps import Windows, around, windows
@@ -44,7 +44,7 @@ TINY = 5e-4  # gaps that add up to less than this part of the peak load at every
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Fluid(Displayable):
+class Fluid(Shown):
     """What the program is made from.
 
     `time`: when op i starts, and the iteration ends; `held`: bytes at each op with the buffers of `w` present and

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base import work
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.swap.facts.recompute import backward_start
 from gpumem.swap.plan.gaps import gaps
 from gpumem.trace import I64, Bool, Trace
@@ -34,7 +34,7 @@ class Output(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Groups(Displayable):
+class Groups(Shown):
     """Runs of ops: `first`, int64[g + 1], where each begins; and their outputs."""
 
     first: I64

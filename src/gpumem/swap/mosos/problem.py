@@ -37,7 +37,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import percent
 from gpumem.trace import I64, Bool, Csr
 
@@ -52,7 +52,7 @@ class Implementation:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Nodes(Displayable):
+class Nodes(Shown):
     """Columns over n nodes in the order in which they are computed.
 
     `implementations` of each node, at least one; `deps`, the nodes whose outputs it reads, all before it; `size`, bytes
@@ -147,7 +147,7 @@ def _column(given: int | Sequence[int] | I64, name: str, n: int) -> I64:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Schedule(Displayable):
+class Schedule(Shown):
     """A solution: what runs in which stage, what is there when a stage begins, what is copied when.
 
     `stage`, `node`, `by`: int64[r], the runs in order, with the index of the implementation; `there[t, j]`: whether the
@@ -168,7 +168,7 @@ class Schedule(Displayable):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Rules(Displayable):
+class Rules(Shown):
     """What a schedule may do; left as it is, all that MO-SOS may.
 
     Parameters
@@ -213,7 +213,7 @@ ALL = Rules()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Proved(Displayable):
+class Proved(Shown):
     """What was found, and what was proved.
 
     `schedule`: the best one found, None without any; `value`: its objective, infinite without any; `bound`: what no

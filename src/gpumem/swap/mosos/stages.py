@@ -16,7 +16,7 @@ import numpy as np
 
 from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.operators import Menu, menu_of, recorded
 from gpumem.swap.facts.recompute import barred, recomputable
@@ -32,7 +32,7 @@ MOST_WAYS = 6  # implementations of a node
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Stages(Displayable):
+class Stages(Shown):
     """A trace cut into nodes.
 
     `first`: int64[n + 1], node t is the ops `first[t]` up to `first[t + 1]`; `outputs`: the buffers that are its

@@ -8,14 +8,14 @@ from typing import Self
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
 from gpumem.trace import I64, Bool, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Spans(Displayable):
+class Spans(Shown):
     """Columns over gaps: `buffer`, and the two accesses, `after` and `before`, as ops."""
 
     buffer: I64

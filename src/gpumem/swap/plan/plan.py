@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Facts, Displayable, frame
+from gpumem.base.display import Facts, Shown, frame
 from gpumem.base.names import one_of
 from gpumem.swap.plan.decisions import KINDS, Decision, Hold, Recompute, Swap, Variant
 from gpumem.swap.plan.rewrite import Carried, rewrite
@@ -25,7 +25,7 @@ FORMAT = "gpumem.plan/1"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Plan(Displayable):
+class Plan(Shown):
     """Decisions for one iteration of `n` ops, in the order in which ties are broken.
 
     `blocking`: the host waits for each copy of the plan before it hands over the next op, as a system does that has no

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.swap.plan._cuts import Copy, Cut, find_cuts, find_holds, find_replays, issue_order
 from gpumem.swap.plan.decisions import Decision, Recompute, Swap, Variant
 from gpumem.swap.plan.replay import HELD, ON_DEVICE, Replay, Rerun, Value
@@ -276,7 +276,7 @@ class _Rewrite:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Carried(Displayable):
+class Carried(Shown):
     """A plan carried out: the rewritten trace, and where in its issue order the ops of each decision ended up.
 
     `out`, int64[d]: index of the copy-out, -1 where there is none, since the host holds the value or nothing is

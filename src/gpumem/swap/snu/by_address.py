@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpumem.base.arguments import at_least, strict
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.base.units import human
@@ -31,7 +31,7 @@ from gpumem.trace.placement import NOWHERE, Placement
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ByAddress(Displayable):
+class ByAddress(Shown):
     """What swapping on demand by address does.
 
     `turns` are the iterations after which all repeats; where that was not seen, all but the first. `plan` and

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpumem.base import work
 from gpumem.base.arguments import strict, strict_fields
-from gpumem.base.display import Displayable
+from gpumem.base.display import Shown
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.base.units import human
@@ -38,7 +38,7 @@ COUNTS = ("copies_in", "copies_out", "bytes_in", "bytes_out", "copies_ns", "drop
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class OnDemandRun(Displayable):
+class OnDemandRun(Shown):
     """What swapping on demand does in one iteration."""
 
     gaps: Gaps  # all gaps of the trace

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.simulator.machine import MeasuredTimes
 from gpumem.torch.capture.op_recorder import OpRecorder
@@ -88,7 +88,7 @@ def split(made: Recording, blocks: I64, lo: int) -> Recording:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Captured(Displayable):
+class Captured(Shown):
     """A recorded step.
 
     Parameters

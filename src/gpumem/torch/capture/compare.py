@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.names import one_of
 from gpumem.base.units import human
 from gpumem.pipeline.report import columns
@@ -51,7 +51,7 @@ class Parting:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CaptureComparison(Displayable):
+class CaptureComparison(Shown):
     """A step recorded twice: on a device that is not there (or is), and for real on the host.
 
     Parameters

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpumem.base.arguments import finite, strict
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.trace.buffers import Shape
 from gpumem.trace.columns import MAX_BYTES, UNKNOWN, dimensions, numbered, told
@@ -50,7 +50,7 @@ class Exec(NamedTuple):
 
 
 @dataclass(slots=True, repr=False)
-class Recorder(Displayable):
+class Recorder(Shown):
     """SmartPool's Device: call `malloc`, `free` and `exec` as the program does, get a trace.
 
     Examples

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpumem.base.arguments import strict, strict_fields
-from gpumem.base.display import Facts, Displayable
+from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.trace.buffers import Buffers, Shape
 from gpumem.trace.columns import I64, Bool, first
@@ -21,7 +21,7 @@ BEFORE = -1  # `alloc` of a block that was there before
 
 @strict_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Recording(Displayable):
+class Recording(Shown):
     """What was recorded: several iterations of ops, and blocks that each live from op `alloc` to op `free`.
 
     Parameters
