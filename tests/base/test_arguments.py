@@ -53,7 +53,7 @@ def kinds(parameter: inspect.Parameter) -> set[str]:
     return {kind.strip() for kind in str(parameter.annotation).split("|")}
 
 
-def doors() -> list[tuple[str, str]]:
+def checked_parameters() -> list[tuple[str, str]]:
     return [
         (name, parameter.name)
         for name, function in sorted(functions().items())
@@ -64,7 +64,7 @@ def doors() -> list[tuple[str, str]]:
 
 @cache
 def good(kind: str) -> Any:
-    """Something of a kind that gets past the door; what no door looks at may be anything."""
+    """Something of a kind that passes the check; what is not checked may be anything."""
     plain = {"int": 1, "float": 1.0, "str": "x", "Path": Path("x"), "None": None, "Make": print}
     if kind not in CLASSES:
         return {"Sequence": (), "Iterable": (), "Mapping": {}}.get(kind.partition("[")[0], plain.get(kind))
@@ -75,12 +75,12 @@ def good(kind: str) -> Any:
     return object.__new__(type(kind, (cls,), dict.fromkeys(abstract)) if abstract else cls)
 
 
-def test_every_door_refuses_what_belongs_elsewhere() -> None:
-    for name, argument in doors():
-        check_door(name, argument)
+def test_every_public_function_refuses_what_belongs_elsewhere() -> None:
+    for name, argument in checked_parameters():
+        check_parameter(name, argument)
 
 
-def check_door(name: str, argument: str) -> None:
+def check_parameter(name: str, argument: str) -> None:
     function = functions_once()[name]
     parameters = inspect.signature(function).parameters
     needed = {
@@ -99,9 +99,9 @@ def check_door(name: str, argument: str) -> None:
 functions_once = cache(functions)
 
 
-def test_there_are_many_doors() -> None:
-    assert len(doors()) > 110
-    names = {name for name, _ in doors()}
+def test_there_are_many_checked_parameters() -> None:
+    assert len(checked_parameters()) > 110
+    names = {name for name, _ in checked_parameters()}
     assert {
         "gpumem.simulator.simulate.simulate",
         "gpumem.swap.plan.plan.Plan.apply",
