@@ -34,7 +34,7 @@ SCORES = ("doa", "aoa", "wdoa", "swdoa")
 
 
 def machines(trace: Trace) -> dict[str, Machine]:
-    """Three worlds: the usual one, one with little pinned memory, one with half the link."""
+    """Three environments: the usual one, one with little pinned memory, one with half the link."""
     usual = Machine.named("gtx1080ti")
     return {
         "gtx1080ti": usual,

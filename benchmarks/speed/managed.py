@@ -128,7 +128,7 @@ def main() -> None:
             print(
                 f"{make.__name__:14}{row.ops:>6}  {row.state:12}{limit:>6}{statistics.median(bare):>7.1f}"
                 f"{statistics.median(empty):>7.1f}"
-                f"{statistics.median(within):>8.1f}{spread:>24}  {row.moved_out + row.moved_in} B, {row.again} ops"
+                f"{statistics.median(within):>8.1f}{spread:>24}  {row.moved_out + row.moved_in} B, {row.recomputed} ops"
             )
 
 

@@ -36,7 +36,7 @@ def last(name: str, limit: int, rule: str, machine: Machine) -> tuple[int, int, 
         for _ in range(STEPS):
             step()
     row = run.report().iterations[-1]
-    return row.peak, row.moved_out, row.moved_in, row.again, row.evictions
+    return row.peak, row.moved_out, row.moved_in, row.recomputed, row.evictions
 
 
 def rows(name: str, machine: Machine) -> Iterator[str]:

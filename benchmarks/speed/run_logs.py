@@ -29,7 +29,7 @@ def told(name: str, moves: object, report: ManagedReport, contents: str) -> Row:
     plan = "-" if report.plan is None else digest(report.plan.to_json())
     yield f"{name}: moves {digest(repr(moves))} plan {plan} contents {contents} notes {report.notes}"
     for x in report.iterations:
-        counts = x.moved_out, x.moved_in, x.again, x.misses, x.evictions
+        counts = x.moved_out, x.moved_in, x.recomputed, x.misses, x.evictions
         yield " ".join(
             map(str, ("  ", x.number, x.state.replace(" ", "-"), x.ops, x.peak, *counts, x.deviation))
         ).rstrip()
@@ -50,12 +50,12 @@ def step(device: Adaptive, weights: list[int], size: int, odd: bool = False) -> 
         device.free(x)
 
 
-def program(device: Adaptive, course: list[tuple[int, bool]]) -> list[bytes]:
+def program(device: Adaptive, schedule: list[tuple[int, bool]]) -> list[bytes]:
     """Iterations over blocks of some sizes; those that are odd do something else in the middle."""
     weights = [device.malloc(100) for _ in range(6)]
     for k, w in enumerate(weights):
         device.write(w, np.full(100, k + 1, np.uint8))
-    for size, odd in course:
+    for size, odd in schedule:
         step(device, weights, size, odd)
     return [device.read(w).tobytes() for w in weights]
 
@@ -79,14 +79,14 @@ def played(name: str, device: Adaptive) -> None:
 
 PLAIN, ODD, LARGE = (100, False), (100, True), (140, False)
 ON_DEVICE: dict[str, tuple[Callable[[Adaptive], Any], int | str, dict[str, Any]]] = {
-    "steady": (partial(program, course=[PLAIN] * 8), 700, {"planner": "heuristic"}),
-    "steady, by tensile": (partial(program, course=[(200, False)] * 8), 1400, {"planner": "tensile"}),
-    "on demand": (partial(program, course=[PLAIN] * 8), 700, {"planner": "on-demand"}),
-    "it fits": (partial(program, course=[PLAIN] * 8), 2000, {"planner": "heuristic"}),
-    "a part of the peak": (partial(program, course=[PLAIN] * 8), "70%", {"planner": "heuristic"}),
-    "one odd": (partial(program, course=[*[PLAIN] * 6, ODD, *[PLAIN] * 4]), 700, {"planner": "heuristic"}),
-    "another size": (partial(program, course=[*[PLAIN] * 6, *[LARGE] * 6]), 800, {"planner": "heuristic"}),
-    "by turns": (partial(program, course=[PLAIN, LARGE] * 5), 800, {"planner": "heuristic"}),
+    "steady": (partial(program, schedule=[PLAIN] * 8), 700, {"planner": "heuristic"}),
+    "steady, by tensile": (partial(program, schedule=[(200, False)] * 8), 1400, {"planner": "tensile"}),
+    "on demand": (partial(program, schedule=[PLAIN] * 8), 700, {"planner": "on-demand"}),
+    "it fits": (partial(program, schedule=[PLAIN] * 8), 2000, {"planner": "heuristic"}),
+    "a part of the peak": (partial(program, schedule=[PLAIN] * 8), "70%", {"planner": "heuristic"}),
+    "one odd": (partial(program, schedule=[*[PLAIN] * 6, ODD, *[PLAIN] * 4]), 700, {"planner": "heuristic"}),
+    "another size": (partial(program, schedule=[*[PLAIN] * 6, *[LARGE] * 6]), 800, {"planner": "heuristic"}),
+    "by turns": (partial(program, schedule=[PLAIN, LARGE] * 5), 800, {"planner": "heuristic"}),
     "inputs": (inputs, 600, {"planner": "heuristic", "detect": "writes"}),
     "vgg16": (partial(played, "vgg16"), "70%", {"planner": "autoswap", "min_length": 32}),
 }
@@ -95,8 +95,8 @@ ON_DEVICE: dict[str, tuple[Callable[[Adaptive], Any], int | str, dict[str, Any]]
 def on_device() -> Row:
     """The programs on the transparent device."""
     for name, (run, limit, options) in ON_DEVICE.items():
-        world = OnClock(CLOCK) if name == "vgg16" else InMemory()
-        with Adaptive(world, limit, wait=True, **{"min_length": 8, **options}) as device:
+        environment = OnClock(CLOCK) if name == "vgg16" else InMemory()
+        with Adaptive(environment, limit, wait=True, **{"min_length": 8, **options}) as device:
             contents, before = run(device), device.report()
             moves = [e.event if name == "vgg16" else e[:5] for e in device.log]
         yield from told(name, moves, before, digest(repr(contents)))

@@ -258,13 +258,13 @@ def _row(
         if theirs.peak not in known:
             known[theirs.peak] = run(net, x, solver(limit=theirs.peak).settings, want)
         same = known[theirs.peak]
-    told = f"  {same.again / MB:.3f} in {same.peak / MB:.2f}" if isinstance(same, Ran) else f"  {theirs}"[:70]
+    told = f"  {same.recomputed / MB:.3f} in {same.peak / MB:.2f}" if isinstance(same, Ran) else f"  {theirs}"[:70]
     print(f"{budget:9.2f}{chosen.asked / MB:9.2f}{left}{right}{last}{told}", flush=True)
     return budget, chosen, theirs, ours, same
 
 
 def _cells(r: Ran) -> str:
-    return f"{r.peak / MB:9.2f}{r.allocated / MB:9.2f}{r.again / MB:9.3f}{'yes' if r.right else 'NO':>9}"
+    return f"{r.peak / MB:9.2f}{r.allocated / MB:9.2f}{r.recomputed / MB:9.3f}{'yes' if r.right else 'NO':>9}"
 
 
 def _sum_up(rows: list[tuple[Any, ...]]) -> None:
@@ -280,7 +280,7 @@ def _sum_up(rows: list[tuple[Any, ...]]) -> None:
         "ours rises by the allocator": _rises([o.allocated for _, _, _, o, _ in rows]),
         "torch's rises by the allocator": _rises([t.allocated for t, _ in both]),
         "at torch's peak ours holds more, or runs more again": sum(
-            s.peak > t.peak or s.again > t.again for t, s in both
+            s.peak > t.peak or s.recomputed > t.recomputed for t, s in both
         ),
     }
     for what, count in answers.items():

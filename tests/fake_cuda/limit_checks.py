@@ -172,7 +172,7 @@ def check_each_wait_is_needed() -> None:
         self._moved.pop(number, None)
 
     def no_wait(self: OnPages, copy: Any) -> None:
-        Beside.settle(self, copy)
+        Beside.wait_for_copy(self, copy)
 
     mutations = {
         "the host waits for ops before it unmaps": (Marks, "wait", lambda self, op: None),
@@ -293,26 +293,26 @@ def check_ranges_wait_for_copies() -> None:
     for inward, handed in ((False, False), (True, False), (False, True), (True, True)):
         for seed in range(SEEDS):
             before = left()
-            world = OnPages(0, 2 * unit)
+            environment = OnPages(0, 2 * unit)
             control.seed(seed)
             x, y, z, w = blocks = [LiveBlock(k, unit, "", None, "") for k in range(4)]
             for block in (x, y, w):
-                world.reserve(block.number, unit)
-            world.fill(x, unit)
-            copy = world.out(x)
+                environment.reserve(block.number, unit)
+            environment.fill(x, unit)
+            copy = environment.out(x)
             if inward:
                 copy.done.synchronize()
-                world.back(x, copy)
-            world.settle(copy)
-            world.empty(x)
+                environment.back(x, copy)
+            environment.wait_for_copy(copy)
+            environment.empty(x)
             if handed:
-                world.release(x.number)
-                assert world.reserve(z.number, unit).address
+                environment.release(x.number)
+                assert environment.reserve(z.number, unit).address
             for block in (y, w):
-                world.fill(block, unit)
+                environment.fill(block, unit)
             cuda.synchronize()
             assert control.report() == ""
-            world.close()
+            environment.close()
             assert left() == before, blocks
 
 

@@ -36,7 +36,7 @@ class Watched(OnStreams):
 class Careless(Watched):
     """Waits for no copy."""
 
-    def settle(self, copy: Any) -> None:
+    def wait_for_copy(self, copy: Any) -> None:
         pass
 
 
@@ -46,15 +46,22 @@ def play(seed: int, kind: type[Watched] = Watched) -> dict[str, Any]:
     right = perform(program.calls, native)
     limit = round(program.widest + PARTS[seed % 4] * (native.peak - program.widest))
     control.seed(seed)
-    world = kind(timing=seed % 2 > 0)
-    with Adaptive(world, limit, planner="heuristic", wait=seed % 3 > 0, min_length=8) as device:
-        found = perform(program.calls, device, Mixing(kernels, world.scratch(np.uint64, (1,))))
+    environment = kind(timing=seed % 2 > 0)
+    with Adaptive(environment, limit, planner="heuristic", wait=seed % 3 > 0, min_length=8) as device:
+        found = perform(program.calls, device, Mixing(kernels, environment.scratch(np.uint64, (1,))))
         report = device.report()
     same = [x.tobytes() for x in found] == [x.tobytes() for x in right]
     moved = sum(row.moved_out + row.moved_in for row in report.iterations)
     planned = any(row.state == "planned" for row in report.iterations)
     left = {name: count for name, count in held().items() if count}
-    return {"seed": seed, "same": same, "over": world.peak - limit, "moved": moved, "planned": planned, "left": left}
+    return {
+        "seed": seed,
+        "same": same,
+        "over": environment.peak - limit,
+        "moved": moved,
+        "planned": planned,
+        "left": left,
+    }
 
 
 def main(programs: int) -> None:

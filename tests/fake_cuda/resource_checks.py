@@ -21,7 +21,7 @@ from fake_cuda.backend_checks import raised, report
 from gpumem import best_fit
 from gpumem.pool import BFC, Buddy, Caching, CnMem, MultiStream, Native, SmartPool
 from gpumem.runtime import Events, PoolMemoryResource, Served, cupy_allocator
-from gpumem.runtime.cuda_core import tells_the_stream
+from gpumem.runtime.cuda_core import takes_the_stream
 from gpumem.runtime.pooled.backing import backing
 from gpumem.trace import Trace
 from tests import cupy_double
@@ -348,7 +348,7 @@ def check_what_else_cuda_core_does_with_a_resource() -> None:
         y = x.copy_to(stream=a)  # into a buffer of the same resource
         assert y.memory_resource is resource and y.size == 512
         z = Buffer.from_handle(int(y.handle), 512, owner=y)  # owns nothing
-        if tells_the_stream():
+        if takes_the_stream():
             b.wait(a)
             y.set_deallocation_stream(b)
         sync()
@@ -368,7 +368,7 @@ def check_buffers_go_back_on_their_stream() -> None:
         control.reset_counts()
         resource.allocate(1024, stream=b).close()
         resource.allocate(1024, stream=b).close(a)
-        assert control.count("waits") == (0 if tells_the_stream() else 2)
+        assert control.count("waits") == (0 if takes_the_stream() else 2)
         resource.allocate(1024, stream=b).close()
         assert control.count("waits") >= 2
     with small(1024) as resource, patch("gpumem.runtime.cuda_core.Buffer", None):
@@ -444,7 +444,7 @@ def check_a_stream_is_kept_until_what_was_freed_on_it_is_ordered() -> None:
         a.close()
         del a
         gc.collect()
-        kept = tells_the_stream()
+        kept = takes_the_stream()
         assert control.count("live_streams") == before - (not kept)
         block = resource.allocate(1024, stream=b)
         assert control.count("syncs") == (not kept) and control.count("live_streams") == before - 1

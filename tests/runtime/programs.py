@@ -19,9 +19,9 @@ def told(device: Adaptive, *kinds: str) -> list[tuple[Any, ...]]:
     return [(e.kind, e.op, e.what) if e.block < 0 else (e.kind, e.op, e.block) for e in entries]
 
 
-def short(world: Any, limit: int | str, **options: Any) -> Adaptive:
+def short(environment: Any, limit: int | str, **options: Any) -> Adaptive:
     """A device for programs with short iterations."""
-    return Adaptive(world, limit, **{"planner": "heuristic", "min_length": 8, **options})
+    return Adaptive(environment, limit, **{"planner": "heuristic", "min_length": 8, **options})
 
 
 def step(device: Any, weights: list[int], size: int = 100, batch: int = 1) -> None:
@@ -46,14 +46,14 @@ class Small(InMemory):
 
     def __init__(self, room: int) -> None:
         super().__init__()
-        self.room = room
+        self.evict_for = room
 
     def fill(self, storage: LiveBlock, size: int) -> None:
-        if size > self.room:
+        if size > self.evict_for:
             raise MemoryError(f"{size} bytes")
         super().fill(storage, size)
-        self.room -= size
+        self.evict_for -= size
 
     def empty(self, storage: LiveBlock) -> None:
         super().empty(storage)
-        self.room += storage.size
+        self.evict_for += storage.size

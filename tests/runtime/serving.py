@@ -16,11 +16,11 @@ class Plain:
     """Bytes that are nowhere: says how far they were asked for, and has no more than `room`."""
 
     def __init__(self, room: int = 2**62, base: int = BASE) -> None:
-        self.base, self.room, self.top, self.closed = base, room, 0, False
+        self.base, self.evict_for, self.top, self.closed = base, room, 0, False
 
     def grow(self, top: int) -> None:
-        if top > self.room:
-            raise MemoryError(f"{top} bytes asked for, {self.room} are there")
+        if top > self.evict_for:
+            raise MemoryError(f"{top} bytes asked for, {self.evict_for} are there")
         self.top = max(self.top, top)
 
     def close(self) -> None:

@@ -111,22 +111,22 @@ class Stuck(InMemory):
 
 
 def test_close_goes_on_where_a_step_fails() -> None:
-    world = Stuck()
-    device = Adaptive(world, 300)
+    environment = Stuck()
+    device = Adaptive(environment, 300)
     blocks = begin(device, 3)
-    world.failing = True
+    environment.failing = True
     with pytest.raises(RuntimeError, match="stuck"):
         device.close()
-    assert told(device, "empty") == [("empty", 3, block) for block in blocks[1:]] and world.closed
+    assert told(device, "empty") == [("empty", 3, block) for block in blocks[1:]] and environment.closed
 
 
 def test_what_ended_the_program_is_what_it_is_told() -> None:
-    world = Stuck()
-    with pytest.raises(KeyError, match="the program's"), Adaptive(world, 300) as device:
+    environment = Stuck()
+    with pytest.raises(KeyError, match="the program's"), Adaptive(environment, 300) as device:
         begin(device, 3)
-        world.failing = True
+        environment.failing = True
         raise KeyError("the program's")
-    assert world.closed
+    assert environment.closed
 
 
 def test_hooks_see_each_op_and_where_it_stands() -> None:
@@ -143,9 +143,9 @@ def test_hooks_see_each_op_and_where_it_stands() -> None:
 
 
 def test_close_gives_everything_back() -> None:
-    world = Small(1000)
-    with short(world, 500, wait=True) as device:
+    environment = Small(1000)
+    with short(environment, 500, wait=True) as device:
         weights = begin(device)
         for _ in range(6):
             step(device, weights)
-    assert world.room == 1000
+    assert environment.evict_for == 1000

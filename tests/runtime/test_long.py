@@ -41,18 +41,18 @@ class Warmth(OrderedDict[Any, None]):
 
 def test_an_op_that_is_recorded_looks_at_no_event_before_it() -> None:
     device = Adaptive(OnClock(MACHINE), "1GiB")
-    book = device._loop.phase.book
-    assert book is not None
-    book.recorder._events = Visited()
+    iterations = device._loop.phase.iterations
+    assert iterations is not None
+    iterations.recorder._events = Visited()
     x = device.malloc(1)
     for k in range(200):
         device.exec(f"op {k}", [x], [x], duration=1)
-    assert Visited.seen <= 2 * len(book.recorder._events)
+    assert Visited.seen <= 2 * len(iterations.recorder._events)
 
 
 def test_an_eviction_looks_at_those_that_go() -> None:
     device = Adaptive(OnClock(MACHINE), 1000, planner="on-demand")
-    device._memory.here = Warmth()
+    device._memory.on_device = Warmth()
     blocks = [device.malloc(1) for _ in range(1200)]
     for x in blocks:
         device.exec("make", [], [x], duration=1)

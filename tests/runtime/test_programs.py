@@ -48,18 +48,18 @@ def limit_of(program: LiveProgram, seed: int, peak: int) -> int:
 
 def play_one(seed: int) -> set[str]:
     """A program beside its native run; return the states of its iterations."""
-    program, native, world = live_program(seed), Unmanaged(), Watched()
+    program, native, environment = live_program(seed), Unmanaged(), Watched()
     right = perform(program.calls, native)
     limit = limit_of(program, seed, native.peak)
     with Adaptive(
-        world, limit, planner=("heuristic", "on-demand")[seed % 5 == 4], wait=seed % 3 > 0, min_length=8
+        environment, limit, planner=("heuristic", "on-demand")[seed % 5 == 4], wait=seed % 3 > 0, min_length=8
     ) as device:
         found = perform(program.calls, device)
     report = device.report()
     assert [x.tobytes() for x in found] == [x.tobytes() for x in right]
-    assert world.peak <= limit
-    assert max(row.peak for row in report.iterations) == world.peak
-    assert world.held.keys() <= {block.number for block in device._blocks.values()}
+    assert environment.peak <= limit
+    assert max(row.peak for row in report.iterations) == environment.peak
+    assert environment.held.keys() <= {block.number for block in device._blocks.values()}
     return {row.state for row in report.iterations}
 
 
@@ -118,10 +118,10 @@ def settled(seed: int) -> tuple[LiveProgram, int]:
 def test_planned_within_two_periods_of_the_pattern(seed: int) -> None:
     """An iteration that has nothing to take over, a period that the others can be like, and two that are."""
     program, n = settled(seed)
-    native, world = Unmanaged(), Watched()
+    native, environment = Unmanaged(), Watched()
     right = perform(program.calls, native)
     limit = (program.widest + native.peak) // 2
-    device = Adaptive(world, limit, planner=["heuristic", "on-demand-nonblocking"], wait=True, min_length=8)
+    device = Adaptive(environment, limit, planner=["heuristic", "on-demand-nonblocking"], wait=True, min_length=8)
     assert [x.tobytes() for x in perform(program.calls, device)] == [x.tobytes() for x in right]
     told = [entry for entry in device.log if entry.kind in ("found", "planned", "deviated", "resumed")]
     begun = ops(program.calls[: program.settles])

@@ -41,7 +41,7 @@ def test_an_op_that_is_bound_again_has_its_scratch_arrays() -> None:
     counts = []
     for iterations in (1, 4):
         made.clear()
-        play(trace, GenericOp(trace, reference), Unmanaged(), iterations, outside=OverArrays(scratch))
+        play(trace, GenericOp(trace, reference), Unmanaged(), iterations, state_arrays=OverArrays(scratch))
         counts.append(len(made))
     assert counts[0] == counts[1] > 0
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpumem.runtime.pooled.backing import Backing as Backing, backing as backing
     from gpumem.runtime.pooled.served import Served as Served
     from gpumem.runtime.pooled.stream_joins import Events as Events, Joiner as Joiner
-    from gpumem.runtime.residency.environment import LiveBlock as LiveBlock, LiveWorld as LiveWorld
+    from gpumem.runtime.residency.environment import LiveBlock as LiveBlock, LiveEnvironment as LiveEnvironment
     from gpumem.runtime.residency.limited_memory import LimitError as LimitError
     from gpumem.runtime.residency.report import Iteration as Iteration, ManagedReport as ManagedReport
     from gpumem.runtime.trace_player import play as play

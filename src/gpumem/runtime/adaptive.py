@@ -17,10 +17,10 @@ from gpumem.base.arguments import finite, strict
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, human
 from gpumem.pipeline.compare_planners import IN_A_RUN, asking
-from gpumem.runtime.block_recorder import PERIOD, WRITES, BlockBook, BlockCall, OpTimes
+from gpumem.runtime.block_recorder import PERIOD, WRITES, BlockCall, BlockIterations, OpTimes
 from gpumem.runtime.log import LOGGED, LogEntry, Logged
 from gpumem.runtime.residency.background_planning import Planning
-from gpumem.runtime.residency.environment import Bytes, LiveBlock, LiveCall, LiveWorld
+from gpumem.runtime.residency.environment import Bytes, LiveBlock, LiveCall, LiveEnvironment
 from gpumem.runtime.residency.follower import Follower
 from gpumem.runtime.residency.hints import Hints, looks
 from gpumem.runtime.residency.limited_memory import DEVICE, UNLIMITED, LimitedMemory
@@ -42,12 +42,12 @@ class Adaptive:
     At first nothing moves. Where an op would take more than the limit, the blocks that were unused for longest go to
     the host, and come back when an op touches them. Ops are recorded; when two iterations are alike, the next one is
     planned for beside the program, and the plan is followed from the end of an iteration on. It is made of hints: an
-    op that finds a block away brings it back itself. So a program that does something else than planned is slower,
-    never wrong, and stays within the limit; it is recorded again, and planned for when it repeats.
+    op that finds a block off the device brings it back. So a program that does something else than planned is slower,
+    never wrong, and stays within the limit; it is recorded anew, and planned for when it repeats.
 
     Parameters
     ----------
-    world : LiveWorld
+    environment : LiveEnvironment
         Where it runs: `InMemory()`, `OnClock(machine)`, or `live.cuda.OnStreams()`.
     limit : int or str
         Bytes that blocks may hold on the device at once, or a text such as `"4GiB"`, or `"70%"` of the peak of the
@@ -55,9 +55,9 @@ class Adaptive:
     planner : str or sequence of str
         Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts. Left out, two that take no
         time, and `search`. `"on-demand"`: none is made.
-        What a plan makes again goes to the host instead.
+        What a plan recomputes goes to the host instead.
     machine : Machine or str, optional
-        What plans are made for; the clock's own, an `rtx4090` in other worlds.
+        What plans are made for; the clock's own, an `rtx4090` in other environments.
     detect : str
         `"period"`: an iteration is what repeats, see `gpumem.trace.record.period`. `"writes"`: what lies between two
         writes of an input, as the SNU thesis has it; see `gpumem.trace.record.input_writes`.
@@ -79,7 +79,7 @@ class Adaptive:
     log : sequence of LogEntry
         What was done, the last 2^18 entries.
     beside : int
-        Bytes within the limit that are no block's, as `charge` was told.
+        Bytes within the limit that are no block's, as given to `charge`.
 
     Raises
     ------
@@ -127,7 +127,7 @@ class Adaptive:
     @strict
     def __init__(
         self,
-        world: LiveWorld,
+        environment: LiveEnvironment,
         limit: int | str,
         *,
         planner: str | Sequence[str] = IN_A_RUN,
@@ -145,19 +145,19 @@ class Adaptive:
         work.check_seconds(seconds)
         if min_length < 1:
             raise ValueError(f"min_length {min_length} is not at least 1")
-        own = getattr(world, "machine", None) or "rtx4090"
+        own = getattr(environment, "machine", None) or "rtx4090"
         chosen = own if machine is None else machine
         self.machine = Machine.named(chosen) if isinstance(chosen, str) else chosen
-        self.world, self.seconds, self.limit, self.options = world, seconds, limit, options
+        self.environment, self.seconds, self.limit, self.options = environment, seconds, limit, options
         self.log: deque[LogEntry] = deque(maxlen=LOGGED)
         self.before: list[Hook] = []
         self.after: list[Hook] = []
-        self._moves = Logged(world, self.log)
+        self._moves = Logged(environment, self.log)
         self._memory: LimitedMemory[LiveBlock] = LimitedMemory(self._moves, self._moves)
         self._blocks: dict[int, LiveBlock] = {}
         self._made = self.beside = 0
         self._closed = False
-        self._times, self._detect = OpTimes(world.lasted), (detect, min_length)
+        self._times, self._detect = OpTimes(environment.lasted), (detect, min_length)
         self._loop: RunLoop[LiveBlock] = RunLoop(_Blocks(self), wait=wait, eager=True)
         self._loop.start()
         given = amount(limit, 2**40, "limit")  # which refuses what is none, be it a part of what nobody knows yet
@@ -168,7 +168,7 @@ class Adaptive:
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
-        with suppress(Exception) if kind else nullcontext():  # what ended the program is what it is to be told
+        with suppress(Exception) if kind else nullcontext():  # the error that ended the program is the one to raise
             self.close()
 
     def __repr__(self) -> str:
@@ -180,7 +180,7 @@ class Adaptive:
     def malloc(self, size: int, *, kind: str = "", shape: Sequence[int] | None = None, dtype: str = "") -> int:
         """Return a new block of `size` bytes.
 
-        Ops get it as an array of `shape` and `dtype` where both are told, which take its bytes at most, else of bytes.
+        Ops get it as an array of `shape` and `dtype` where both are given, which take its bytes at most, else of bytes.
         """
         self._open("malloc")
         if not 0 <= index(size) < MAX_BYTES:
@@ -196,18 +196,18 @@ class Adaptive:
 
     def free(self, block: int) -> None:
         """Give a block back; ops that were begun still have it."""
-        mine = self._live(block, "free")
-        if (book := self._loop.phase.book) is not None:
-            assert isinstance(book, BlockBook)
-            self._loop.observed(book.free, mine)
+        live = self._live(block, "free")
+        if (iterations := self._loop.phase.iterations) is not None:
+            assert isinstance(iterations, BlockIterations)
+            self._loop.observed(iterations.free, live)
         memory = self._memory
-        if mine.where is DEVICE:
-            memory.settle(mine)  # its memory may be another's next
-            self._moves.empty(mine)
-        mine.alive = False
+        if live.where is DEVICE:
+            memory.wait_for_copy(live)  # its memory may be another's next
+            self._moves.empty(live)
+        live.alive = False
         del self._blocks[block]
-        memory.dead.append(mine)
-        memory.bury()
+        memory.dead.append(live)
+        memory.reap()
 
     def exec(
         self,
@@ -238,40 +238,40 @@ class Adaptive:
             It writes the program's own bytes, as `write` does.
         """
         op = self._op(name, reads, writes, duration, flops, moved)
-        self._exec(op, call, None, told=duration != UNKNOWN, given=given)
+        self._exec(op, call, None, is_known=duration != UNKNOWN, given=given)
 
     def write(self, block: int, data: ArrayLike | bytes) -> None:
         """Copy the program's bytes into a block, as an op called `write`; the rest of the block becomes zeros."""
-        mine = self._live(block, "write")
+        live = self._live(block, "write")
         source = np.frombuffer(data, np.uint8) if isinstance(data, bytes | bytearray) else np.asarray(data)
         if source.dtype.kind not in "biufcV" or source.dtype.hasobject:
             raise TypeError(f"write: {data!r:.60} is no array of numbers, nor bytes")
         given = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
-        if len(given) > mine.size:
-            raise ValueError(f"write: {len(given)} bytes for block {block}, which has {mine.size}")
-        ns = int(self.machine.into.copy_ns(np.array([mine.size], np.int64))[0])
+        if len(given) > live.size:
+            raise ValueError(f"write: {len(given)} bytes for block {block}, which has {live.size}")
+        ns = int(self.machine.into.copy_ns(np.array([live.size], np.int64))[0])
         self._exec(self._op("write", [], [block], ns, 0, 0), None, given, given=True)
 
     def read(self, block: int) -> Bytes:
         """Wait for all ops so far, and return a copy of a block's bytes; an op called `read`."""
-        mine = self._live(block, "read")
-        ns = int(self.machine.out.copy_ns(np.array([mine.size], np.int64))[0])
-        found: list[Bytes] = []
-        self._exec(self._op("read", [block], [], ns, 0, 0), None, found)
-        return found[0]
+        live = self._live(block, "read")
+        ns = int(self.machine.out.copy_ns(np.array([live.size], np.int64))[0])
+        data: list[Bytes] = []
+        self._exec(self._op("read", [block], [], ns, 0, 0), None, data)
+        return data[0]
 
     @strict
     def pin(self, block: int) -> None:
         """Keep a block on the device until it is freed: somebody has its address whose ops are not seen here."""
-        mine = self._live(block, "pin")
-        self._memory.ready([mine], 0, "pin")
-        self._memory.pin(mine, "pin()")
+        live = self._live(block, "pin")
+        self._memory.ensure_resident([live], 0, "pin")
+        self._memory.pin(live, "pin()")
 
     @strict
     def charge(self, size: int) -> None:
         """Count bytes of the device that are no block's, or, below 0, no longer; there is room for them from now on."""
         if size > 0:
-            self._memory.ready([], size, "memory beside the blocks")
+            self._memory.ensure_resident([], size, "memory beside the blocks")
         self._memory.charge(size)
         self.beside += size
 
@@ -282,10 +282,10 @@ class Adaptive:
             raise ValueError(f"{where}: the device was closed")
 
     def _live(self, block: int, where: str) -> LiveBlock:
-        if (mine := self._blocks.get(block)) is None:
+        if (live := self._blocks.get(block)) is None:
             known = hasattr(block, "__index__") and 0 <= block < self._made
             raise ValueError(f"{where}: block {block!r:.60} was {'already freed' if known else 'never allocated'}")
-        return mine
+        return live
 
     def _op(
         self,
@@ -311,7 +311,9 @@ class Adaptive:
         once = list(dict.fromkeys(reads)), list(dict.fromkeys(writes))
         return Exec(name, *once, "compute", duration, flops, moves, False, None, None, "", THE_HOST, False)
 
-    def _exec(self, op: Exec, kernel: LiveCall | None, data: Any, *, told: bool = True, given: bool = False) -> None:
+    def _exec(
+        self, op: Exec, kernel: LiveCall | None, data: Any, *, is_known: bool = True, given: bool = False
+    ) -> None:
         """Run an op: call it, write the bytes `data` into its block, or append its bytes to the list `data`."""
         blocks, memory, loop, name = self._blocks, self._memory, self._loop, op.name
         touched = [blocks[b] for b in dict.fromkeys([*op.reads, *op.writes])]
@@ -319,19 +321,19 @@ class Adaptive:
         i = loop.before(call)
         for hook in self.before:
             hook(op, i)
-        memory.ready(touched, 0, name)
+        memory.ensure_resident(touched, 0, name)
         memory.wrote([blocks[b] for b in op.writes])  # also if it fails half-way
-        book, timer = loop.phase.book, None
+        iterations, timer = loop.phase.iterations, None
         if isinstance(data, list):
-            data.append(self.world.get(touched[0]))
+            data.append(self.environment.get(touched[0]))
         elif data is not None:
-            self.world.put(touched[0], data)
+            self.environment.put(touched[0], data)
         else:
-            timer = self.world.run(kernel, touched, op.duration, book is not None and not told)
+            timer = self.environment.run(kernel, touched, op.duration, iterations is not None and not is_known)
         self._moves.begun("op", name)
         self._moves.op += 1
-        if isinstance(book, BlockBook):
-            loop.observed(book.record, call, timer)
+        if isinstance(iterations, BlockIterations):
+            loop.observed(iterations.record, call, timer)
         loop.after(call)
         for hook in self.after:
             hook(op, i)
@@ -352,7 +354,7 @@ class Adaptive:
         """
         self._closed = True
         with ExitStack() as last:  # goes on where a step fails, and raises in the end
-            last.callback(self.world.close)
+            last.callback(self.environment.close)
             for block in [*self._blocks.values()][::-1]:
                 last.callback(self._free_last, block)
             last.callback(self._loop.close)
@@ -375,16 +377,16 @@ class _Blocks:
         self._device, self.memory = device, device._memory
 
     def now(self) -> int:
-        return self._device.world.now()
+        return self._device.environment.now()
 
-    def book(self) -> BlockBook:
+    def iterations(self) -> BlockIterations:
         device = self._device
-        return BlockBook([*device._blocks.values()], *device._detect, device._times)
+        return BlockIterations([*device._blocks.values()], *device._detect, device._times)
 
     def follower(self, hints: Hints) -> Follower[LiveBlock]:
         return Follower(self.memory, hints)
 
-    def settled(self, trace: Trace) -> Planning | None:
+    def on_iteration(self, trace: Trace) -> Planning | None:
         device, memory = self._device, self.memory
         if memory.limit == UNLIMITED:
             memory.limit = amount(device.limit, trace.peak_load, "limit")
@@ -399,5 +401,5 @@ class _Blocks:
     def lasts(self, size: int) -> None:
         """It may be anything: nothing is to come back at the end."""
 
-    def told(self, kind: str, why: str) -> None:
+    def report(self, kind: str, why: str) -> None:
         self._device._moves.note(kind, why)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpumem.runtime.residency.environment import LiveBlock, RunOp
-from gpumem.runtime.residency.iteration_recorder import Alike, Book
+from gpumem.runtime.residency.iteration_recorder import Alike, IterationRecorder
 from gpumem.trace import UNKNOWN, Trace
 from gpumem.trace.lifetimes import without_idle
 from gpumem.trace.record.input_writes import PatternStream
@@ -64,7 +64,7 @@ class BlockCall:
         self.name = self.op.name
 
 
-class BlockBook(Book[LiveBlock]):
+class BlockIterations(IterationRecorder[LiveBlock]):
     """A recording of the ops since some moment, on the blocks that there are then.
 
     Parameters
@@ -102,11 +102,11 @@ class BlockBook(Book[LiveBlock]):
     def before(self, call: RunOp[LiveBlock]) -> Alike | None:
         """Look for two iterations that end where the program is about to write an input."""
         assert isinstance(call, BlockCall)
-        found = self._writes.at_write() if self._writes is not None and call.is_input else None
-        if found is None:
+        repeated = self._writes.at_write() if self._writes is not None and call.is_input else None
+        if repeated is None:
             return None
-        middle = found.start + found.length
-        return Alike([(found.start, middle), (middle, middle + found.length)])
+        middle = repeated.start + repeated.length
+        return Alike([(repeated.start, middle), (middle, middle + repeated.length)])
 
     def record(self, call: BlockCall, timer: Any) -> None:
         """Write down an op that was begun, and what it is timed by."""
@@ -120,9 +120,9 @@ class BlockBook(Book[LiveBlock]):
         if self._writes is not None:
             self._writes.push((op.name, tuple(op.reads), tuple(op.writes)), call.is_input)
 
-    def trace(self, found: Alike) -> Trace:
+    def trace(self, alike: Alike) -> Trace:
         """Return the last of two iterations, whose ops take as long as those that were timed did."""
-        lo, hi = found.bounds[-1]
+        lo, hi = alike.bounds[-1]
         trace, times = self.recorder.trace(lo, hi, name="program"), self.times.read()
         duration = [times.get(lo + i, ns) for i, ns in enumerate(trace.ops.duration.tolist())]
         return without_idle(replace(trace, ops=replace(trace.ops, duration=np.array(duration, np.int64))))

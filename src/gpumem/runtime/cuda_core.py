@@ -57,7 +57,7 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
 
     Notes
     -----
-    A buffer's bytes come back in the order of the stream that it was closed on, or allocated for where it was not told;
+    A buffer's bytes come back in the order of the stream that it was closed on, or allocated for if none is given;
     others that have used it must come before that one, as with any resource of `cuda.core`. An exception in
     `deallocate` is printed by `cuda.core` as a warning, and the buffer counts as closed.
 
@@ -98,7 +98,7 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
         """Take a buffer back, last used on `stream`."""
         if address := int(ptr):
             handle = None if stream is None else _handle(stream)
-            self.served.free(address, handle if tells_the_stream() or handle not in DEFAULT else None, stream)
+            self.served.free(address, handle if takes_the_stream() or handle not in DEFAULT else None, stream)
 
     def close(self) -> None:
         """Serve nothing from now on; the memory goes back when the last buffer is closed. Twice does nothing."""
@@ -156,12 +156,12 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
         return float(hits / (hits + misses)) if hits else 0.0
 
     def _buffer(self, address: int, size: int, stream: Any) -> Any:
-        told = {"stream": stream} if tells_the_stream() else {}
-        return Buffer.from_handle(address, size, mr=self, **told)
+        keywords = {"stream": stream} if takes_the_stream() else {}
+        return Buffer.from_handle(address, size, mr=self, **keywords)
 
 
 @cache
-def tells_the_stream() -> bool:
+def takes_the_stream() -> bool:
     """Whether a buffer is told its stream: cuda.core 1.0 frees on the default one, so there that one says nothing."""
     return "stream" in inspect.signature(Buffer.from_handle).parameters
 

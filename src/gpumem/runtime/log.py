@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpumem.runtime.residency.environment import LiveBlock, LiveWorld
+from gpumem.runtime.residency.environment import LiveBlock, LiveEnvironment
 
 LOGGED = 2**18  # entries of a log
 
@@ -30,7 +30,7 @@ class LogEntry(NamedTuple):
     size : int
         Its bytes.
     start, end : int
-        When it ran or runs, ns by the world's clock; -1 where that is not known.
+        When it ran or runs, ns by the environment's clock; -1 where that is not known.
     """
 
     kind: str
@@ -49,51 +49,51 @@ class LogEntry(NamedTuple):
 
 @dataclass(slots=True)
 class Logged:
-    """Moves blocks as a world does, and writes down what it did."""
+    """Moves blocks as an environment does, and writes down what it did."""
 
-    world: LiveWorld
+    environment: LiveEnvironment
     log: deque[LogEntry]
     op: int = 0
 
     def note(self, kind: str, what: str = "", block: LiveBlock | None = None) -> None:
         """Write down what takes no time."""
         number, size = (-1, 0) if block is None else (block.number, block.size)
-        now = self.world.now()
+        now = self.environment.now()
         self.log.append(LogEntry(kind, self.op, what, number, size, now, now))
 
     def begun(self, kind: str, what: str = "", block: LiveBlock | None = None) -> None:
-        """Write down what the world has just begun."""
+        """Write down what the environment has just begun."""
         number, size = (-1, 0) if block is None else (block.number, block.size)
-        self.log.append(LogEntry(kind, self.op, what, number, size, *self.world.span))
+        self.log.append(LogEntry(kind, self.op, what, number, size, *self.environment.span))
 
     def fill(self, storage: LiveBlock, size: int) -> None:
         """Give a block memory."""
-        self.world.fill(storage, size)
+        self.environment.fill(storage, size)
         self.note("fill", "", storage)
 
     def empty(self, storage: LiveBlock) -> None:
         """Take a block's memory."""
-        self.world.empty(storage)
+        self.environment.empty(storage)
         self.note("empty", "", storage)
 
     def out(self, storage: LiveBlock) -> Any:
         """Begin to copy a block to the host."""
-        copy = self.world.out(storage)
+        copy = self.environment.out(storage)
         self.begun("out", "", storage)
         return copy
 
     def back(self, storage: LiveBlock, copy: Any) -> None:
         """Begin to copy it back."""
-        self.world.back(storage, copy)
+        self.environment.back(storage, copy)
         self.begun("in", "", storage)
 
-    def settle(self, copy: Any) -> None:
+    def wait_for_copy(self, copy: Any) -> None:
         """Let what computes next wait."""
-        self.world.settle(copy)
+        self.environment.wait_for_copy(copy)
 
     def drop(self, copy: Any) -> None:
         """Give the host's memory back."""
-        self.world.drop(copy)
+        self.environment.drop(copy)
 
 
 def spent(log: Iterable[LogEntry], ops: Sequence[int]) -> list[tuple[int, int]]:
@@ -106,10 +106,10 @@ def spent(log: Iterable[LogEntry], ops: Sequence[int]) -> list[tuple[int, int]]:
     [(5, 5), (4, 1)]
     """
     begun = [(entry.start, entry.end) for entry in log if entry.kind == "op"]
-    found, low, before = [], 0, 0
+    spans, low, before = [], 0, 0
     for count in ops:
-        mine = begun[low : low + count]
-        end = mine[-1][1] if mine else before
-        found.append((end - before, sum(b - a for a, b in mine)))
+        copies = begun[low : low + count]
+        end = copies[-1][1] if copies else before
+        spans.append((end - before, sum(end - start for start, end in copies)))
         low, before = low + count, end
-    return found
+    return spans

@@ -102,7 +102,7 @@ def play(
     iterations: int = 1,
     *,
     state: MutableMapping[int, NDArray[Any]] | None = None,
-    outside: OverArrays | None = None,
+    state_arrays: OverArrays | None = None,
 ) -> None:
     """Run a trace on a device as the program that it was recorded from would.
 
@@ -122,13 +122,13 @@ def play(
     state : dict of int to array, optional
         Recorded buffer -> value, for what is alive across the boundary; overwritten with the values at the end.
         What is left out starts as zeros.
-    outside : OverArrays, optional
+    state_arrays : OverArrays, optional
         Where draw counters and scratch arrays come from; by default the host.
 
     Raises
     ------
     ValueError
-        A trace without ops, or with copies or values made again; a state for what does not cross the boundary.
+        A trace without ops, or with copies or values recomputed; a state for what does not cross the boundary.
 
     Examples
     --------
@@ -147,7 +147,7 @@ def play(
     (array([48]), 16)
     """
     at_least(1, iterations=iterations)
-    player = TracePlayer.of(trace, launch, device, outside)
+    player = TracePlayer.of(trace, launch, device, state_arrays)
     player.begin(state or {})
     for _ in range(iterations):
         player.iteration()
@@ -170,10 +170,12 @@ class TracePlayer(Shown):
     live: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, trace: Trace, launch: Launch | None, device: Plays, outside: OverArrays | None = None) -> TracePlayer:
+    def of(
+        cls, trace: Trace, launch: Launch | None, device: Plays, state_arrays: OverArrays | None = None
+    ) -> TracePlayer:
         """Get ready; arguments and errors as of `play`."""
         _check(trace)
-        given = OverArrays() if outside is None else outside
+        given = OverArrays() if state_arrays is None else state_arrays
         n, b = trace.n, trace.buffers
         starts: list[list[int]] = [[] for _ in range(n)]
         ends: list[list[int]] = [[] for _ in range(n)]
@@ -193,12 +195,12 @@ class TracePlayer(Shown):
     def begin(self, state: MutableMapping[int, NDArray[Any]]) -> None:
         """Allocate what crosses the boundary, and give it its values."""
         over = np.flatnonzero(self.trace.crossing).tolist()
-        mine = {self.trace.buffers.of[i]: i for i in over}
-        if stray := [of for of in state if of not in mine]:
+        crossing = {self.trace.buffers.of[i]: i for i in over}
+        if stray := [of for of in state if of not in crossing]:
             raise ValueError(f"state: recorded buffer {stray[0]} carries no value over the boundary")
         for buffer in over:
             self._malloc(buffer)
-        for of, buffer in mine.items():
+        for of, buffer in crossing.items():
             data = np.zeros(self.size[buffer], np.uint8)
             if of in state:
                 data[: state[of].nbytes] = np.ascontiguousarray(state[of]).reshape(-1).view(np.uint8)
@@ -218,10 +220,10 @@ class TracePlayer(Shown):
 
     def end(self, state: MutableMapping[int, NDArray[Any]]) -> None:
         """Read the values, and free everything."""
-        mine = {self.trace.buffers.of[i]: i for i in self.live}
+        live = {self.trace.buffers.of[i]: i for i in self.live}
         for of, value in state.items():
-            found = np.asarray(self.device.read(self.live[mine[of]]))
-            value.reshape(-1).view(np.uint8)[...] = found[: value.nbytes]
+            data = np.asarray(self.device.read(self.live[live[of]]))
+            value.reshape(-1).view(np.uint8)[...] = data[: value.nbytes]
         for block in self.live.values():
             self.device.free(block)
 
@@ -233,22 +235,26 @@ class _Step:
     op: Op
     launch: Launch | None
     views: Views
-    outside: OverArrays
+    state_arrays: OverArrays
     row: list[int]  # recorded ids, in the order of the arrays
     flops: float
     moved: float
     bound: dict[tuple[int, ...], Call | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, trace: Trace, op: Op, launch: Launch | None, outside: OverArrays, generators: dict[int, Any]) -> _Step:
+    def of(
+        cls, trace: Trace, op: Op, launch: Launch | None, state_arrays: OverArrays, generators: dict[int, Any]
+    ) -> _Step:
         b = trace.buffers
         row = list(dict.fromkeys([*op.reads, *op.writes]))
         blocks = {int(b.of[i]): Block(i, int(b.of[i]), False, 0, int(b.size[i])) for i in row}
         spare = next((blocks[int(b.of[i])] for i in op.writes if b.kind[i] == WORKSPACE), None)
         written = tuple(int(b.of[i]) for i in op.writes)
-        views = Views(outside, op, blocks, written, spare, generators, 0, op.of)
+        views = Views(state_arrays, op, blocks, written, spare, generators, 0, op.of)
         cost = float(trace.ops.flops[op.id]), float(trace.ops.moved[op.id])
-        return cls(op, None if op.role == ROLES[SYNC] else launch, views, outside, [int(b.of[i]) for i in row], *cost)
+        return cls(
+            op, None if op.role == ROLES[SYNC] else launch, views, state_arrays, [int(b.of[i]) for i in row], *cost
+        )
 
     def __call__(self, stream: Any, *arrays: Any) -> None:
         call = self.call(arrays)
@@ -262,7 +268,7 @@ class _Step:
         key = _addresses(arrays)
         if key is not None and key in self.bound:
             return self.bound[key]
-        self.outside.bind(self.op.id, dict(zip(self.row, arrays)))
+        self.state_arrays.bind(self.op.id, dict(zip(self.row, arrays)))
         call = self.launch(self.op, self.views)
         if key is not None:
             if len(self.bound) == KEPT:

@@ -26,7 +26,7 @@ def pool(host=False):
     return ok(driver.cuMemPoolCreate(properties))
 
 
-def book(of):
+def iterations(of):
     """What a pool says: reserved, its high-water mark, used, its high-water mark."""
     return [int(ok(driver.cuMemPoolGetAttribute(of, a))) for a in (RESERVED, RESERVED_HIGH, USED, USED_HIGH)]
 
@@ -51,19 +51,19 @@ def check_a_pool_keeps_memory_until_a_synchronisation():
     (a,) = streams(1)
     mine, room, reserved = pool(), free_bytes(), control.count("reserved_bytes")
     first, second = allocate(1000, mine, a), allocate(500, mine, a)
-    assert book(mine) == [1500, 1500, 1500, 1500] and free_bytes() == room - 1500
+    assert iterations(mine) == [1500, 1500, 1500, 1500] and free_bytes() == room - 1500
     ok(driver.cuMemFreeAsync(first, a.handle))
     while driver.cuStreamQuery(a.handle)[0]:  # no synchronisation
         pass
-    assert book(mine) == [1500, 1500, 500, 1500] and free_bytes() == room - 1500
+    assert iterations(mine) == [1500, 1500, 500, 1500] and free_bytes() == room - 1500
     assert control.count("reserved_bytes") == reserved + 1500
     third = allocate(900, mine, a)
-    assert book(mine) == [1500, 1500, 1400, 1500]
+    assert iterations(mine) == [1500, 1500, 1400, 1500]
     ok(driver.cuMemFreeAsync(third, a.handle))
     a.sync()  # the threshold is 0
-    assert book(mine) == [500, 1500, 500, 1500] and free_bytes() == room - 500
+    assert iterations(mine) == [500, 1500, 500, 1500] and free_bytes() == room - 500
     ok(set_to(mine, RESERVED_HIGH, 0)), ok(set_to(mine, USED_HIGH, 0))
-    assert book(mine) == [500, 500, 500, 500]
+    assert iterations(mine) == [500, 500, 500, 500]
     for attribute, value in ((RESERVED, 0), (USED, 0), (USED_HIGH, 1)):
         fails(E.CUDA_ERROR_INVALID_VALUE, set_to, mine, attribute, value)
     ok(driver.cuMemFreeAsync(second, a.handle))
@@ -81,13 +81,13 @@ def check_a_threshold_keeps_memory_and_trimming_gives_it_back():
     ok(driver.cuMemFreeAsync(memory, a.handle))
     for synchronise in (a.sync, a.record().sync, sync):
         synchronise()
-        assert book(mine)[0] == 800 and free_bytes() == room - 800
+        assert iterations(mine)[0] == 800 and free_bytes() == room - 800
     ok(driver.cuMemPoolTrimTo(mine, 900))
-    assert book(mine)[0] == 800
+    assert iterations(mine)[0] == 800
     ok(driver.cuMemPoolTrimTo(mine, 300))
-    assert book(mine)[0] == 300
+    assert iterations(mine)[0] == 300
     ok(driver.cuMemPoolTrimTo(mine, 0))
-    assert book(mine)[0] == 100 and free_bytes() == room - 100
+    assert iterations(mine)[0] == 100 and free_bytes() == room - 100
     ok(driver.cuMemPoolDestroy(mine))
     ok(driver.cuMemFreeAsync(rest, a.handle))  # what was left of the pool goes with its last memory
     a.sync()
@@ -117,9 +117,9 @@ def check_what_pools_keep_is_given_back_before_an_allocation_fails():
         room = free_bytes()
         ok(driver.cuMemFreeAsync(allocate(room, kept, a), a.handle))
         a.sync()
-        assert free_bytes() == 0 and book(kept)[:1] == [room]
+        assert free_bytes() == 0 and iterations(kept)[:1] == [room]
         memory = allocation(room)
-        assert book(kept)[0] == 0 and free_bytes() == 0
+        assert iterations(kept)[0] == 0 and free_bytes() == 0
         fails(E.CUDA_ERROR_OUT_OF_MEMORY, driver.cuMemAlloc, 1)
         ok(driver.cuMemFree(memory))
         ok(driver.cuMemPoolTrimTo(other, 0))
@@ -133,10 +133,10 @@ def check_the_pool_of_the_device_can_be_changed():
     mine, default = pool(), ok(driver.cuDeviceGetDefaultMemPool(0))
     ok(driver.cuDeviceSetMemPool(0, mine))
     ok(driver.cuMemAllocAsync(700, a.handle))
-    assert book(mine)[2] == 700 and int(ok(driver.cuDeviceGetMemPool(0))) == int(mine)
+    assert iterations(mine)[2] == 700 and int(ok(driver.cuDeviceGetMemPool(0))) == int(mine)
     ok(driver.cuDeviceSetMemPool(0, default))
     control.revive()
-    assert book(mine)[::2] == [0, 0]
+    assert iterations(mine)[::2] == [0, 0]
 
 
 # --- when memory is there

@@ -126,7 +126,7 @@ def test_what_fits_is_left_alone(percent: int) -> None:
     limit = trace_of(lesson).peak_load * percent // 100
     mine, manager, held = measured(lesson, lambda: managed(limit, **HOW))
     assert mine == theirs and max(held) <= limit
-    assert not any(x.moved_out or x.moved_in or x.again or x.evictions for x in manager.report().iterations)
+    assert not any(x.moved_out or x.moved_in or x.recomputed or x.evictions for x in manager.report().iterations)
 
 
 @pytest.mark.parametrize("on_exit", ["device", "host"])

@@ -34,13 +34,13 @@ def test_ops_that_differ_by_name_alone_are_no_iteration() -> None:
 
 
 def test_a_book_that_ends_leaves_another_one_told_of_deaths() -> None:
-    """A run that records anew has the next book before the last one is closed."""
+    """A run that records anew has the next iterations before the last one is closed."""
     run = managed("64KiB", **HOW)
-    first, second = run.steps.book(), run.steps.book()
+    first, second = run.steps.iterations(), run.steps.iterations()
     first.close()
-    assert run.memory.buried is not None
+    assert run.memory.on_reaped is not None
     second.close()
-    assert run.memory.buried is None
+    assert run.memory.on_reaped is None
 
 
 def test_a_run_that_strays_is_planned_for_anew() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpumem.runtime.residency.follower import Follower
-from gpumem.runtime.residency.iteration_recorder import Book
+from gpumem.runtime.residency.iteration_recorder import IterationRecorder
 from gpumem.torch import managed
 from gpumem.torch.capture.op_recorder import OpRecorder
 from gpumem.torch.run.engines import OnHost, Swapped
@@ -21,8 +21,8 @@ STEPS = 7
 WHAT: dict[str, tuple[Any, str, type[Exception]]] = {
     "the recorder, before": (OpRecorder, "before", OSError),
     "the recorder, after": (OpRecorder, "after", OSError),
-    "the detector": (Book, "note", OSError),
-    "a boundary": (Book, "boundary", OSError),
+    "the detector": (IterationRecorder, "note", OSError),
+    "a boundary": (IterationRecorder, "boundary", OSError),
     "the follower": (Follower, "before", OSError),
     "the follower, after": (Follower, "after", OSError),
     "a copy out": (OnHost, "out", OSError),
@@ -105,7 +105,7 @@ def test_a_planner_that_fails_leaves_the_step_on_demand(monkeypatch: pytest.Monk
         raise OSError("a defect")
 
     assert isinstance(run.steps, StepEnvironment)
-    run.steps.settled = fails
+    run.steps.on_iteration = fails
     assert trained(run) == expected
     assert "OSError: a defect" in run.report().notes[-1]
     assert run.report().iterations[-1].state == "on demand"

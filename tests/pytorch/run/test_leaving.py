@@ -51,7 +51,7 @@ def test_an_optimizer_may_keep_a_number_in_its_state() -> None:
 
 
 FAULTS: dict[str, Callable[[Managed], tuple[Any, str]]] = {
-    "the recorder": lambda run: (run.loop.phase.book, "end"),
+    "the recorder": lambda run: (run.loop.phase.iterations, "end"),
     "the run loop": lambda run: (run.loop, "pause"),
     "the engine": lambda run: (run.memory.engine, "rest"),
 }

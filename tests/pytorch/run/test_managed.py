@@ -449,9 +449,9 @@ def test_an_iteration_that_is_as_large_as_the_limit_needs_no_plan() -> None:
     trace, _ = pair()
     peak = trace.peak_load
     whole = managed("100%", **QUICK)
-    assert whole.mode.chunk is None and whole._settled(trace) is None and whole.memory.limit == peak
-    assert managed(peak, **QUICK)._settled(trace) is None
-    job = managed(peak - 1, **QUICK)._settled(trace)
+    assert whole.mode.chunk is None and whole._on_iteration(trace) is None and whole.memory.limit == peak
+    assert managed(peak, **QUICK)._on_iteration(trace) is None
+    job = managed(peak - 1, **QUICK)._on_iteration(trace)
     assert isinstance(job, Planning) and (job.trace, job.limit, job.seconds) == (trace, peak - 1, QUICK["seconds"])
 
 

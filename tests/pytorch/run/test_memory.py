@@ -30,11 +30,11 @@ def cells(memory: Memory, count: int) -> tuple[list[torch.Tensor], list[Cell]]:
 
 def test_what_was_not_used_for_longest_makes_room(memory: Memory) -> None:
     held, (a, b, c, d) = cells(memory, 4)
-    memory.ready([a], 0, "")
-    memory.ready([d], 2 * KIB, "two more")
+    memory.ensure_resident([a], 0, "")
+    memory.ensure_resident([d], 2 * KIB, "two more")
     assert [x.where is Where.DEVICE for x in (a, b, c, d)] == [True, False, False, True]
     assert memory.held == 2 * KIB and memory.counts.evictions == 2 and memory.counts.out == 2 * KIB
-    memory.ready([b], 0, "")
+    memory.ensure_resident([b], 0, "")
     assert b.where is Where.DEVICE and memory.counts.misses == 1 and held[1].tolist() == [1.0] * 256
 
 
@@ -42,12 +42,12 @@ def test_a_copy_is_good_until_it_is_written(memory: Memory) -> None:
     held, (a,) = cells(memory, 1)
     for _ in range(2):
         memory.release(a)
-        memory.ready([a], 0, "")
+        memory.ensure_resident([a], 0, "")
     assert memory.counts.out == KIB and memory.counts.back == 2 * KIB
     held[0].fill_(7)
     memory.wrote([a])
     memory.release(a)
-    memory.ready([a], 0, "")
+    memory.ensure_resident([a], 0, "")
     assert memory.counts.out == 2 * KIB and held[0].tolist() == [7.0] * 256
 
 
@@ -58,7 +58,7 @@ def test_what_came_back_for_good_and_is_sent_away_again_keeps_its_copy(memory: M
     a.copy.drop_on_return = True
     memory.bring(a)
     memory.release(a)  # before anything asked for it
-    memory.ready([a], 0, "")
+    memory.ensure_resident([a], 0, "")
     assert held[0].tolist() == [0.0] * 256 and memory.counts.out == KIB
 
 
@@ -67,8 +67,8 @@ def test_the_dead_are_off_the_books_here_or_away(memory: Memory) -> None:
     memory.release(b)
     assert memory.held == KIB
     held.clear()
-    memory.bury()
-    assert memory.held == 0 and not memory.by_key and not memory.here and b.copy is None and a.storage is None
+    memory.reap()
+    assert memory.held == 0 and not memory.by_key and not memory.on_device and b.copy is None and a.storage is None
 
 
 def test_an_op_that_holds_more_than_the_limit_is_named_with_what_would_do(memory: Memory) -> None:
@@ -76,7 +76,7 @@ def test_an_op_that_holds_more_than_the_limit_is_named_with_what_would_do(memory
     with pytest.raises(
         LimitError, match=r"_foreach_x holds 5.00 KiB at once, the limit is 4.00 KiB; .* \(5120 bytes"
     ) as told:
-        memory.ready(mine, 2 * KIB, "_foreach_x")
+        memory.ensure_resident(mine, 2 * KIB, "_foreach_x")
     assert "smaller chunk" in str(told.value)
     assert [x.where is Where.DEVICE for x in mine] == [True] * 3
 
@@ -96,10 +96,10 @@ def test_what_has_an_address_stays(memory: Memory) -> None:
     held = [torch.from_numpy(numbers), torch.ones(256)]
     fixed, other = memory.of(held)
     memory.limit = KIB
-    memory.room(0)
+    memory.evict_for(0)
     assert fixed.where is Where.DEVICE and other.where is not Where.DEVICE
     with pytest.raises(LimitError, match=r"1.00 KiB of it in storages that cannot move"):
-        memory.ready([other], 0, "add")
+        memory.ensure_resident([other], 0, "add")
 
 
 @SWAPS
@@ -108,7 +108,7 @@ def test_views_of_what_is_away_can_be_made_where_pointers_are_swapped() -> None:
     held, (a,) = cells(memory, 1)
     memory.release(a)
     view = held[0].view(16, 16)[3]
-    memory.ready([a], 0, "")
+    memory.ensure_resident([a], 0, "")
     assert view.tolist() == [0.0] * 16 and view.device.type == "cpu"
 
 

@@ -215,7 +215,7 @@ def test_what_dies_while_it_comes_back_is_waited_for(settled: bool) -> None:
     del x
     card.touch("a kernel", [], [torch.UntypedStorage(64)])
     assert disordered(card) is not settled
-    memory.bury()
+    memory.reap()
     assert memory.held == 0 and len(memory.engine.free[64]) == 1  # type: ignore[attr-defined]
 
 
@@ -225,13 +225,13 @@ def test_a_slab_is_used_again_after_its_copy(broken: tuple[str, ...]) -> None:
     engine, (x, y) = OnCuda(card), (torch.UntypedStorage(60) for _ in range(2))
     card.touch("a kernel", [], [x, y])
     slab = engine.out(x)
-    engine.settle(slab)
+    engine.wait_for_copy(slab)
     card.pointers.empty(x)
     card.pointers.fill(x, 60)
     engine.back(x, slab)
     engine.drop(slab)  # under way
     assert engine.out(y) is slab
-    engine.settle(slab)
+    engine.wait_for_copy(slab)
     engine.rest()
     assert disordered(card) is bool(broken)
     z = torch.UntypedStorage(65)  # of another size

@@ -39,7 +39,7 @@ def part(trace: Any, percent: int) -> int:
 
 
 def again(run: Any) -> int:
-    return sum(row.again for row in run.report().iterations)
+    return sum(row.recomputed for row in run.report().iterations)
 
 
 # random programs
@@ -160,7 +160,7 @@ def test_nets(net: str, percent: int) -> None:
         rows = run.report().iterations
         assert {row.state for row in rows} == {"on demand"}
         assert all(row.peak <= limit for row in rows[1:])  # in the first one calls make what nobody knows of
-        found.append((sum(row.again for row in rows), sum(row.moved_out for row in rows)))
+        found.append((sum(row.recomputed for row in rows), sum(row.moved_out for row in rows)))
     assert not found[0][0] and found[1][0]
     if limit > least(trace)[0]:
         assert found[1][1] < found[0][1], found
@@ -199,7 +199,7 @@ def test_a_long_chain_is_dropped_and_made_again() -> None:
         on_demand = run.mode.on_demand
         assert on_demand is not None
         assert torch.equal(chain[-1], expected)
-    assert run.loop.report(open_row=True).iterations[-1].again == 3000
+    assert run.loop.report(open_row=True).iterations[-1].recomputed == 3000
 
 
 def test_a_long_chain_is_made_again_by_whoever_writes_its_beginning() -> None:
@@ -237,7 +237,7 @@ def test_what_a_loop_carries_on_leaves_nothing_behind(limit: int) -> None:
             if k % 100 == 99:
                 counts.append((kept() - before, len(run.memory.by_key)))
     assert len({*counts[1:]}) == 1 and counts[0][0] < 10, counts
-    assert (run.loop.report(open_row=True).iterations[-1].again > 0) == (limit < 100)
+    assert (run.loop.report(open_row=True).iterations[-1].recomputed > 0) == (limit < 100)
 
 
 # scores
@@ -269,7 +269,7 @@ def test_equal_scores_are_told_apart_by_who_was_used_last() -> None:
         on_demand = run.mode.on_demand
         assert on_demand is not None
         tensors = [torch.rand(64, 64) for _ in range(4)]
-        run.memory.ready(run.memory.of(tensors[2:0:-1]), 0, "an op")
+        run.memory.ensure_resident(run.memory.of(tensors[2:0:-1]), 0, "an op")
         cells = run.memory.of(tensors)
         for cell in cells:
             cell.used = 0

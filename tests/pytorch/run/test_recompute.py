@@ -41,7 +41,7 @@ def test_an_op_of_somebodys_own_is_never_called_again() -> None:
     CALLED[0] = 0
     with managed("1MiB", device="cpu", plan=(trace, plan)) as run:
         assert [step().item() for _ in range(3)] == bare
-    assert {row.again for row in run.report().iterations} == {0}
+    assert {row.recomputed for row in run.report().iterations} == {0}
 
 
 def test_what_is_made_on_the_way_takes_room_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_what_is_made_on_the_way_takes_room_as_well(monkeypatch: pytest.MonkeyPa
         step()
         step()
     assert needs == [2 * 32 * 1024] * 2  # the cat of both beside its exponential, not x and the cat
-    assert [row.again for row in run.report().iterations] == [2, 2]
+    assert [row.recomputed for row in run.report().iterations] == [2, 2]
 
 
 def test_a_value_is_dropped_and_made_again() -> None:
@@ -82,7 +82,7 @@ def test_a_value_is_dropped_and_made_again() -> None:
             z.add_(1)
             found.append(y + z)
     assert all(torch.equal(x, expected) for x in found)
-    assert [(row.state, row.again, row.moved_out) for row in run.report().iterations] == [("planned", 1, 0)] * 3
+    assert [(row.state, row.recomputed, row.moved_out) for row in run.report().iterations] == [("planned", 1, 0)] * 3
 
 
 def test_whoever_writes_what_a_dropped_value_is_made_of_makes_it_first() -> None:
@@ -94,7 +94,7 @@ def test_whoever_writes_what_a_dropped_value_is_made_of_makes_it_first() -> None
         y = torch.relu(x)
         z = y * 2
         (cell,) = memory.of([y])
-        assert loop.phase.follower is not None and loop.phase.follower.i == 2
+        assert loop.phase.follower is not None and loop.phase.follower.position == 2
         z.add_(1)  # planned: here y is dropped
         assert cell.where is Where.RECIPE and cell.recipe is not None and cell.copy is None
         x.add_(1)  # not planned: y would become another
@@ -155,7 +155,7 @@ def test_a_batch_norm_runs_again_without_its_statistics() -> None:
     step = make()
     with managed("1MiB", (trace, Plan.of(trace, [Recompute(y, norm + 1, norm + 3, norm + 3)])), device="cpu") as run:
         found = [step() for _ in range(3)]
-    assert [(row.state, row.again, row.moved_out) for row in run.report().iterations] == [("planned", 1, 0)] * 3
+    assert [(row.state, row.recomputed, row.moved_out) for row in run.report().iterations] == [("planned", 1, 0)] * 3
     assert all(map(torch.equal, found, expected))
     assert all(map(torch.equal, self.norm.state_dict().values(), statistics.values()))
 

@@ -61,7 +61,7 @@ def test_a_write_past_the_dispatcher_is_the_one_that_comes_back(name: str) -> No
     with managed("64KiB", **HOW) as run:
         y = torch.arange(64.0)
         away(run, y)
-        run.memory.ready(run.memory.of([y]), 0, "")  # on the device and on the host
+        run.memory.ensure_resident(run.memory.of([y]), 0, "")  # on the device and on the host
         WRITTEN[name](y.untyped_storage())
         away(run, y)
         assert torch.equal(y + 0, x)
@@ -103,7 +103,7 @@ def test_a_storage_that_is_resized_is_on_the_books_as_large_as_it_is() -> None:
         x.untyped_storage().resize_(404_000)
         assert run.memory.held == before + 396_000
         del x
-        run.memory.bury()
+        run.memory.reap()
         assert run.memory.held == before - 8000
 
 
@@ -301,7 +301,7 @@ def test_bytes_written_to_a_storage_itself_are_the_ones_that_come_back(index: An
         x + 1
         (cell,) = run.memory.of([x])
         run.memory.release(cell)
-        run.memory.ready([cell], 0, "")
+        run.memory.ensure_resident([cell], 0, "")
         assert cell.copy is not None  # what the host has is good until it is written
         x.untyped_storage()[index] = 7
         run.memory.release(cell)

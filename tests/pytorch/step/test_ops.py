@@ -193,6 +193,6 @@ def test_what_is_written_and_not_said_is_known() -> None:
 
 
 def test_only_pytorchs_own_ops_are_called_again() -> None:
-    assert kind_of(torch.ops.aten.mm.default).again
-    assert not kind_of(OWN.twice_like.default).again
-    assert not kind_of(torch.ops.aten._cudnn_rnn.default).again
+    assert kind_of(torch.ops.aten.mm.default).recomputable
+    assert not kind_of(OWN.twice_like.default).recomputable
+    assert not kind_of(torch.ops.aten._cudnn_rnn.default).recomputable

@@ -40,8 +40,8 @@ def drawn(seed: int) -> tuple[tuple[DeviceCall, ...], int]:
 def test_the_clock_logs_what_the_emulator_logs(seed: int, planner: str) -> None:
     calls, limit = drawn(seed)
     logs, seen = [], []
-    for world in (InMemory(), OnClock(MACHINE), Clocked(InMemory(), OnClock(MACHINE))):
-        with Adaptive(world, limit, planner=planner, machine=MACHINE, wait=True) as device:
+    for environment in (InMemory(), OnClock(MACHINE), Clocked(InMemory(), OnClock(MACHINE))):
+        with Adaptive(environment, limit, planner=planner, machine=MACHINE, wait=True) as device:
             seen.append([x.tobytes() for x in perform(calls, device)])
         logs.append(list(device.log))
     emulated, clock, both = ([entry.event for entry in log] for log in logs)

@@ -1,4 +1,4 @@
-"""The transparent device on the fake driver's streams. See `fake_cuda/world_checks.py`."""
+"""The transparent device on the fake driver's streams. See `fake_cuda/environment_checks.py`."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ from tests.on_fake_driver import all_pass, checks_of, needs_kernels
 @pytest.mark.jit
 def test_the_device_on_streams() -> None:
     needs_kernels()
-    all_pass("world_checks", checks_of(fake_cuda.HERE / "world_checks.py"))
+    all_pass("environment_checks", checks_of(fake_cuda.HERE / "environment_checks.py"))

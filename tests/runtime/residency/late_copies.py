@@ -70,7 +70,7 @@ class Late:
         storage.memory[:] = bytes([GARBAGE]) * storage.size
         self.queues["back"].append((copy, storage.memory, copy.data))
 
-    def settle(self, copy: Slab) -> None:
+    def wait_for_copy(self, copy: Slab) -> None:
         """Copies land, up to the last of this one."""
         self.faults.call("settle")
         for queue in self.queues.values():
@@ -125,7 +125,7 @@ def check(memory: LimitedMemory[Any], cells: Iterable[Movable], beside: int, eng
     assert memory.held == sum(cell.size for cell in here) + beside
     assert memory.pinned == sum(cell.size for cell in here if cell.pinned)
     assert memory.alive == sum(cell.size for cell in known)
-    assert {*memory.here} == {*here} and len(memory.here) == len(here)
+    assert {*memory.on_device} == {*here} and len(memory.on_device) == len(here)
     assert memory.held <= max(memory.limit, beside) and memory.held <= memory.peak
     for cell in known:
         legal(cell)

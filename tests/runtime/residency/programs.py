@@ -11,7 +11,7 @@ from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.environment import Movable
 from gpumem.runtime.residency.follower import Follower
 from gpumem.runtime.residency.hints import Hints, looks
-from gpumem.runtime.residency.iteration_recorder import Alike, Book
+from gpumem.runtime.residency.iteration_recorder import Alike, IterationRecorder
 from gpumem.runtime.residency.limited_memory import LimitedMemory
 from gpumem.runtime.residency.run_loop import RunLoop
 from gpumem.trace import Trace
@@ -42,7 +42,7 @@ class Nothing:
 
     def back(self, storage: Any, copy: Any) -> None: ...
 
-    def settle(self, copy: Any) -> None: ...
+    def wait_for_copy(self, copy: Any) -> None: ...
 
     def drop(self, copy: Any) -> None: ...
 
@@ -108,8 +108,8 @@ class Cells:
         return found
 
 
-class Written(Book[Cell]):
-    """A book of letters; `wrong` says why what repeats is no iteration."""
+class Written(IterationRecorder[Cell]):
+    """A iterations of letters; `wrong` says why what repeats is no iteration."""
 
     def __init__(self, environment: Letters) -> None:
         super().__init__(Recorder(), environment.repeats, min_length=1)
@@ -157,20 +157,20 @@ class Letters:
         self.time += 1
         return self.time
 
-    def book(self) -> Written:
+    def iterations(self) -> Written:
         self.books.append(Written(self))
         return self.books[-1]
 
     def follower(self, hints: Hints) -> Follower[Cell]:
         return Follower(self.memory, hints)
 
-    def settled(self, trace: Trace) -> Planning | str | None:
+    def on_iteration(self, trace: Trace) -> Planning | str | None:
         return self.plan(trace)
 
     def lasts(self, size: int) -> None:
         self.least.append(size)
 
-    def told(self, kind: str, why: str) -> None:
+    def report(self, kind: str, why: str) -> None:
         self.log.append((kind, why))
 
     def run(self, text: str) -> None:
@@ -188,11 +188,11 @@ class Letters:
         cell = self.cells[reads]
         call = Op(name, looks(name, [cell.size]), [cell])
         self.loop.before(call)
-        self.memory.ready([cell], 0, name)
-        book = self.loop.phase.book
-        if book is not None:
-            assert isinstance(book, Written)
-            book.record(call)
+        self.memory.ensure_resident([cell], 0, name)
+        iterations = self.loop.phase.iterations
+        if iterations is not None:
+            assert isinstance(iterations, Written)
+            iterations.record(call)
         self.loop.after(call)
 
     @property

@@ -57,7 +57,7 @@ def test_a_plan_that_comes_soon_is_followed_until_a_better_one_is_there() -> Non
         return True, ["planner two 0.00%"]
 
     device = short(InMemory(), 500)
-    device._loop.environment.settled = lambda trace: Planning(trace, 500, ask)
+    device._loop.environment.on_iteration = lambda trace: Planning(trace, 500, ask)
     weights, switched = begin(device), []
     for k in range(12):
         step(device, weights)
@@ -90,7 +90,7 @@ def test_a_search_that_nobody_waits_for_any_more_ends_at_its_next_step() -> None
 
     start = perf_counter()
     device = short(InMemory(), 500, seconds=60)
-    device._loop.environment.settled = lambda trace: Planning(trace, 500, ask, 60)
+    device._loop.environment.on_iteration = lambda trace: Planning(trace, 500, ask, 60)
     weights = begin(device)
     for _ in range(4):
         step(device, weights)
@@ -160,7 +160,7 @@ def test_one_plan_at_a_time() -> None:
 
     device, jobs = short(InMemory(), 500), set[int]()
     kept = list[Planning]()
-    device._loop.environment.settled = lambda trace: Planning(trace, 500, ask, 60)  # type: ignore[method-assign]
+    device._loop.environment.on_iteration = lambda trace: Planning(trace, 500, ask, 60)  # type: ignore[method-assign]
     weights = begin(device)
     for size in (100, 90, 80, 70):
         for _ in range(5):

@@ -88,7 +88,7 @@ def test_every_use_comes_after_what_it_needs(data: st.DataObject) -> None:
             switched = card.now is not engine.compute
             assert engine.follow() == switched
             if k in held:
-                engine.settle(held[k])
+                engine.wait_for_copy(held[k])
             done = card.do(card.now)
             assert computed | {used[k]} - {-1} <= card.before[done]  # the ops of a run are in one order
             used[k] = done
@@ -100,13 +100,13 @@ def test_every_use_comes_after_what_it_needs(data: st.DataObject) -> None:
             assert need <= card.before[copy] and card.copies[-1][1] is storages[k]
             last[id(held[k].memory)] = used[k] = copy
         elif what == "back" and k in held:
-            engine.settle(held[k])  # as its memory was given back
+            engine.wait_for_copy(held[k])  # as its memory was given back
             engine.back(storages[k], held[k])
             copy = len(card.before) - 1
             assert {used[k], last[id(held[k].memory)]} <= card.before[copy] and card.copies[-1][0] is storages[k]
             last[id(held[k].memory)] = used[k] = copy
         elif what == "drop" and k in held:
-            engine.settle(held[k])
+            engine.wait_for_copy(held[k])
             engine.drop(held.pop(k))
         elif what == "rest":
             engine.rest()
@@ -132,7 +132,7 @@ def test_copies_out_and_in_do_not_wait_for_each_other() -> None:
     engine = Beside(card)
     one, other = bytearray(4), bytearray(8)
     slab = engine.out(one)
-    engine.settle(slab)
+    engine.wait_for_copy(slab)
     engine.out(other)  # under way
     engine.back(one, slab)
     assert card.before == [frozenset(), frozenset({0}), frozenset({0})]

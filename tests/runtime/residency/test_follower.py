@@ -106,7 +106,7 @@ def test_an_op_that_touches_less_than_planned() -> None:
     """What the decision is about is not there: nothing is moved for it, and the plan goes on."""
     walk = Walk(SWAP)
     assert walk.op(0, touched=walk.cells.of(0, 1)) == 0 and walk.ops(1, COUNT) == [*range(1, COUNT)]
-    assert walk.memory.moves == [] and walk.follower.i == 0
+    assert walk.memory.moves == [] and walk.follower.position == 0
 
 
 def test_room_decides_whether_something_comes_back_before_it_is_asked_for() -> None:
@@ -163,7 +163,7 @@ def test_a_plan_goes_on_where_its_first_ops_came_by() -> None:
     assert {clock for clock, _ in walk.moves} == {DOZEN - 1}
     assert [move for _, move in walk.moves] == ["out", "release", "bring", "out", "release"]
     assert walk.ops(DOZEN, COUNT) == [*range(DOZEN, COUNT)]
-    assert walk.moves[-1] == (13, "bring") and walk.follower.i == 0
+    assert walk.moves[-1] == (13, "bring") and walk.follower.position == 0
     assert [len(touched) for touched in walk.follower.trail] == [2, *[1] * 4, 2, *[1] * 9, 2]
 
 

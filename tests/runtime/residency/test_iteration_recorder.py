@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem.runtime.residency import iteration_recorder
-from gpumem.runtime.residency.iteration_recorder import Alike, Book
+from gpumem.runtime.residency.iteration_recorder import Alike, IterationRecorder
 from gpumem.trace.record.recorder import Recorder
 
 
@@ -27,11 +27,11 @@ class Call:
 
 def by_boundaries(codes: str) -> list[tuple[int, int]] | None:
     """What is found at the last boundary, where each letter is an op between two."""
-    book: Book[Any] = Book(Recorder(), repeats=True, min_length=1)
+    iterations: IterationRecorder[Any] = IterationRecorder(Recorder(), repeats=True, min_length=1)
     found: Alike | None = None
     for letter in codes:
-        book.note(Call(letter))
-        found = book.boundary()
+        iterations.note(Call(letter))
+        found = iterations.boundary()
     return None if found is None else found.bounds
 
 
@@ -50,20 +50,20 @@ def test_an_iteration_has_so_many_boundaries_at_most() -> None:
 
 
 def test_boundaries_within_an_iteration_are_its_marks() -> None:
-    book: Book[Any] = Book(Recorder(), repeats=False, min_length=1)
+    iterations: IterationRecorder[Any] = IterationRecorder(Recorder(), repeats=False, min_length=1)
     found = None
     for part in ("xy", "z", "xy", "z"):
         for letter in part:
-            book.note(Call(letter))
-        found = book.boundary()
+            iterations.note(Call(letter))
+        found = iterations.boundary()
     assert found == Alike([(0, 3), (3, 6)], frozenset({2}))
-    assert book.boundary() is None  # nothing ran since
+    assert iterations.boundary() is None  # nothing ran since
 
 
 def repeating(names: str, free_late: bool) -> list[Alike]:
     """What is found in ops that make a block each, of which the one before is freed, before or after the next op."""
     recorder = Recorder()
-    book: Book[Any] = Book(recorder, repeats=True, min_length=1)
+    iterations: IterationRecorder[Any] = IterationRecorder(recorder, repeats=True, min_length=1)
     found, last = [], None
     for letter in names:
         mine = recorder.malloc(8)
@@ -73,7 +73,7 @@ def repeating(names: str, free_late: bool) -> list[Alike]:
         if last is not None and free_late:
             recorder.free(last)
         last = mine
-        if (one := book.note(Call(letter))) is not None:
+        if (one := iterations.note(Call(letter))) is not None:
             found.append(one)
     return found
 
@@ -99,15 +99,15 @@ def test_what_is_found_is_there_twice(prefix: str, period: str, free_late: bool)
 def test_a_book_is_full_some_day(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(iteration_recorder, "HORIZON", 5)
-        book: Book[Any] = Book(Recorder(), repeats=False, min_length=1)
+        iterations: IterationRecorder[Any] = IterationRecorder(Recorder(), repeats=False, min_length=1)
         told = []
         for letter in "abcdef":
-            book.note(Call(letter))
-            told.append(book.full)
+            iterations.note(Call(letter))
+            told.append(iterations.full)
         assert told == [False] * 4 + [True] * 2
-    book = Book(Recorder(), repeats=False, min_length=1)
+    iterations = IterationRecorder(Recorder(), repeats=False, min_length=1)
     for k in range(iteration_recorder.TRIES):
-        assert not book.full
-        book.note(Call(chr(97 + k)))
-        book.boundary()
-    assert book.full and book.told
+        assert not iterations.full
+        iterations.note(Call(chr(97 + k)))
+        iterations.boundary()
+    assert iterations.full and iterations.knows_boundaries

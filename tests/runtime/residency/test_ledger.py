@@ -130,7 +130,7 @@ def test_what_was_alive_all_the_time() -> None:
     assert day.ledger.least() == 30
     day.op()
     day.memory.dead.extend(cells[:2])
-    day.memory.bury()
+    day.memory.reap()
     day.ledger.step()
     day.memory.arrive(cells[0])
     day.op()

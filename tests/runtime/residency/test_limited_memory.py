@@ -109,31 +109,31 @@ class Full(InMemory):
 
 def test_an_op_that_ran_is_not_said_to_have_failed() -> None:
     """A planned copy for which there is no memory is not begun; an op that needs the room says so, and has not run."""
-    world, native = Full(), Unmanaged()
-    device = short(world, 500, wait=True)
+    environment, native = Full(), Unmanaged()
+    device = short(environment, 500, wait=True)
     weights, others = begin(device), begin(native)
     for k in range(8):
-        world.full = k > 5
+        environment.full = k > 5
         made = [(device.malloc(100), native.malloc(100)) for _ in weights]
         for w, other, (x, y) in zip(weights, others, made):
             for one, row, out in ((device, [w], [x, w]), (native, [other], [y, other])):
-                retried(world, one, "forward", row, out, lambda stream, w, x: np.copyto(x, np.add(w, 1, out=w)))
+                retried(environment, one, "forward", row, out, lambda stream, w, x: np.copyto(x, np.add(w, 1, out=w)))
         for w, other, (x, y) in zip(weights[::-1], others[::-1], made[::-1]):
             for one, row, out in ((device, [x, w], [w]), (native, [y, other], [other])):
-                retried(world, one, "backward", row, out, lambda stream, x, w: w.__iadd__(x))
+                retried(environment, one, "backward", row, out, lambda stream, x, w: w.__iadd__(x))
             device.free(x)
             native.free(y)
     assert [device.read(w).tolist() for w in weights] == [native.read(w).tolist() for w in others]
 
 
-def retried(world: Full, device: Any, name: str, reads: list[int], writes: list[int], call: Any) -> None:
+def retried(environment: Full, device: Any, name: str, reads: list[int], writes: list[int], call: Any) -> None:
     """Run an op once more if it failed, when there is room on the host."""
     try:
         device.exec(name, reads, writes, call=call)
     except MemoryError:
-        world.full = False
+        environment.full = False
         device.exec(name, reads, writes, call=call)
-        world.full = True
+        environment.full = True
 
 
 class Torn(InMemory):
@@ -181,46 +181,46 @@ def test_no_more_goes_than_must(fresh: int, goes: str | None) -> None:
     kept = cells[-1:]
     if goes is None:
         with pytest.raises(LimitError, match=r"an op holds 61 B at once, the limit is 60 B; .* 61 bytes"):
-            memory.ready(kept, fresh, "an op")
+            memory.ensure_resident(kept, fresh, "an op")
         return
-    memory.ready(kept, fresh, "an op")
+    memory.ensure_resident(kept, fresh, "an op")
     assert gone(memory) == goes and memory.counts.evictions == len(goes) and memory.held == 50 - 10 * len(goes)
 
 
 def test_who_is_used_last_goes_last() -> None:
     memory, (a, b, c, d) = cold(40, 10, 10, 10, 10)
-    memory.ready([b, a], 0, "an op")
-    memory.room(30)
+    memory.ensure_resident([b, a], 0, "an op")
+    memory.evict_for(30)
     assert gone(memory) == "cdb"
-    memory.ready([a, c], 0, "an op")  # who was away is used as it is named
-    assert [*memory.here] == [a, c] and memory.counts.misses == 1
-    memory.ready([d, a], 0, "an op")
-    assert [*memory.here] == [c, d, a] and memory.counts.misses == 2
+    memory.ensure_resident([a, c], 0, "an op")  # who was away is used as it is named
+    assert [*memory.on_device] == [a, c] and memory.counts.misses == 1
+    memory.ensure_resident([d, a], 0, "an op")
+    assert [*memory.on_device] == [c, d, a] and memory.counts.misses == 2
     assert memory.counts.back == 20 and memory.counts.out == 30
 
 
 def test_who_is_pinned_asked_for_or_without_bytes_makes_no_room() -> None:
     memory, (a, _, c, _) = cold(30, 10, 0, 10, 10)
     memory.pin(a, "a graph")
-    c.asked = True
-    memory.room(10)
+    c.exposed = True
+    memory.evict_for(10)
     assert gone(memory) == "d" and memory.held == 20
     with pytest.raises(LimitError, match=r"holds 40 B at once, 20 B of it in storages that cannot move \(a graph\)"):
-        memory.room(20, what="an op")
-    memory.pressed = True  # bytes would be lost else
-    memory.room(20)
+        memory.evict_for(20, what="an op")
+    memory.recomputing = True  # bytes would be lost else
+    memory.evict_for(20)
     assert gone(memory) == "dc"
     memory.charge(5)
     with pytest.raises(LimitError, match=r"holds 36 B at once, 15 B of it in storages that cannot move \(a graph\)"):
-        memory.room(21)
+        memory.evict_for(21)
 
 
 def test_what_somebody_may_read_unseen_goes_last() -> None:
     memory, (a, _, c) = cold(30, 10, 10, 10)
-    a.asked = memory.pressed = True
-    memory.room(10, [c])
+    a.exposed = memory.recomputing = True
+    memory.evict_for(10, [c])
     assert gone(memory) == "b"
-    memory.room(20, [c])
+    memory.evict_for(20, [c])
     assert gone(memory) == "ba"
 
 
@@ -231,22 +231,22 @@ def test_a_policy_says_who_goes_unless_something_is_made_again() -> None:
     class Last:
         def evict(self, size: int, keep: Any) -> bool:
             asked.append((size, [*keep]))
-            last = next((cell for cell in reversed(memory.here) if cell not in keep), None)
+            last = next((cell for cell in reversed(memory.on_device) if cell not in keep), None)
             if last is not None:
                 memory.release(last)
             return last is not None
 
-        def bury(self) -> None:
+        def reap(self) -> None:
             asked.append((0, []))
 
     memory.policy = Last()
-    memory.room(15, cells[2:])
+    memory.evict_for(15, cells[2:])
     assert gone(memory) == "ba" and [x for x in asked if x[0]] == [(15, cells[2:]), (5, cells[2:])]
     with pytest.raises(LimitError):
-        memory.room(21, cells[2:])
-    memory.policy, memory.pressed = Last(), True
+        memory.evict_for(21, cells[2:])
+    memory.policy, memory.recomputing = Last(), True
     asked.clear()
-    memory.room(30)
+    memory.evict_for(30)
     assert gone(memory) == "bac" and not any(size for size, _ in asked)
 
 
@@ -262,9 +262,9 @@ def test_books_of_what_is_held() -> None:
     memory.charge(-7)
     assert (memory.held, memory.peak) == (30, 37)
     memory.dead += [a, b]
-    memory.bury()
+    memory.reap()
     assert (memory.held, memory.alive, memory.pinned, memory.least, memory.peak) == (0, 0, 0, 0, 37)
-    assert not memory.here
+    assert not memory.on_device
 
 
 def test_where_the_device_has_no_memory_others_make_room_one_by_one() -> None:
@@ -279,12 +279,12 @@ def test_where_the_device_has_no_memory_others_make_room_one_by_one() -> None:
 
     memory.pointers.fill = fill  # type: ignore[method-assign]
     told: list[str] = []
-    memory.stumbled = lambda what, error: told.append(what)
+    memory.on_retry = lambda what, error: told.append(what)
     memory.bring(c)  # each try is made twice
-    assert [*memory.here] == [c] and memory.held == 10
+    assert [*memory.on_device] == [c] and memory.held == 10
     assert told == ["memory for what comes back"] * 2 and memory.counts.evictions == 2
-    assert not memory.squeeze([c])
-    assert memory.squeeze() and not memory.here
+    assert not memory.evict_one([c])
+    assert memory.evict_one() and not memory.on_device
 
 
 def test_what_is_made_again_comes_before_what_is_copied() -> None:
@@ -296,15 +296,15 @@ def test_what_is_made_again_comes_before_what_is_copied() -> None:
             made.recipe = None
 
     def recover(cell: Cell) -> None:
-        memory.ready([source], cell.size, "make again")
+        memory.ensure_resident([source], cell.size, "make again")
         memory.landed(cell)
 
     memory.recover = recover
     memory.drop(made, Recipe())
     memory.release(source)
     memory.limit = 20
-    memory.ready([operand, made], 0, "an op")
-    assert [*memory.here] == [operand, made] and memory.held == 20 and memory.counts.evictions == 2
+    memory.ensure_resident([operand, made], 0, "an op")
+    assert [*memory.on_device] == [operand, made] and memory.held == 20 and memory.counts.evictions == 2
 
 
 def test_moves_that_are_none_of_the_picture() -> None:
@@ -318,4 +318,4 @@ def test_moves_that_are_none_of_the_picture() -> None:
     with pytest.raises(ResidencyError, match=r"Cell\(b\) cannot be dropped"):
         memory.drop(b, object())
     with pytest.raises(ResidencyError, match=r"Cell\(a\) went from host to nothing"):
-        memory._gone(a, Where.NOTHING)
+        memory._left_device(a, Where.NOTHING)

@@ -44,7 +44,7 @@ def test_two_iterations_alike_are_followed_and_the_book_is_closed() -> None:
     program = Letters()
     assert phases(program, "", "ab|", "ab", "|", "a", "b|") == ["RD", "RD", "RD", "F", "F", "F"]
     assert program.rows == [("recorded", 2), ("recorded", 2), ("idle", 2)]
-    assert [book.closed for book in program.books] == [True] and program.log == [("found", "2 ops")]
+    assert [iterations.closed for iterations in program.books] == [True] and program.log == [("found", "2 ops")]
 
 
 def test_an_iteration_that_strays_is_no_reason_to_record_again_but_three_in_a_row_are() -> None:
@@ -88,8 +88,8 @@ def test_a_boundary_that_may_be_none_ends_nothing_where_the_plan_has_none() -> N
 def test_boundaries_within_an_iteration_are_its_own() -> None:
     program = Letters()
     program.run("a.bc.a.bc.")
-    assert phase(program) == "F" and program.loop.phase.course is not None
-    assert program.loop.phase.course.marks == frozenset({1})
+    assert phase(program) == "F" and program.loop.phase.followed is not None
+    assert program.loop.phase.followed.marks == frozenset({1})
     program.run("a.bc.ab.")
     assert [row.deviation for row in program.loop.ledger.rows][-2:] == ["", "it ended after 2 of 3 ops"]
 
@@ -120,10 +120,10 @@ def test_without_boundaries_an_iteration_away_from_the_plan_is_as_long_as_one_al
     before = len(program.rows)
     program.run("wwwwwww")
     assert phase(program) == "D" and program.rows[before:][-1] == ("on demand", n)
-    course = program.loop.phase.course
-    assert course is not None and course.strayed == 1
+    followed = program.loop.phase.followed
+    assert followed is not None and followed.strayed == 1
     program.run("w")
-    assert course.strayed == 2
+    assert followed.strayed == 2
     program.run("www")
     assert phase(program) == "D"
     program.run("w")
@@ -141,8 +141,11 @@ def test_where_recording_is_cheap_it_begins_with_the_first_op_not_as_planned() -
     assert CALM == 2
     program = cheap()
     assert phases(program, "abcd", "x", "abc", "d", "abc", "d") == ["F", "RD", "RD", "RF", "RF", "F"]
-    assert [book.closed for book in program.books] == [True, True]
-    assert [book.begun for book in program.books] == [True, False]  # within an iteration there is no beginning
+    assert [iterations.closed for iterations in program.books] == [True, True]
+    assert [iterations.begun for iterations in program.books] == [
+        True,
+        False,
+    ]  # within an iteration there is no beginning
     assert program.rows[-4:] == [("idle", 4), ("on demand", 4), ("idle", 1), ("idle", 4)]
 
 
@@ -164,13 +167,13 @@ def test_a_book_that_is_full_is_begun_afresh() -> None:
     program.run("".join(f"a{'b' * k}|" for k in range(TRIES - 1)))
     assert len(program.books) == 1
     program.run("ac|")
-    assert [book.closed for book in program.books] == [True, False] and phase(program) == "RD"
+    assert [iterations.closed for iterations in program.books] == [True, False] and phase(program) == "RD"
     program.run("ab|ab|")
     assert phase(program) == "F"
 
 
 def test_what_repeats_and_is_no_iteration() -> None:
-    """Where boundaries are told the book goes on; after so many in a row the run gives up, and says why."""
+    """Where boundaries are told the recording goes on; after so many in a row the run gives up, and says why."""
     program = Letters()
     program.wrong = "a buffer stays for longer each time"
     program.run("ab|" * TRIES)
@@ -285,8 +288,8 @@ def test_an_iteration_that_is_to_be_recorded_anew() -> None:
     program = Letters()
     program.plan = lambda trace: "the optimizer has made its state"
     program.run("ab|ab|")
-    assert phase(program) == "RD" and [book.closed for book in program.books] == [True, False]
-    assert all(book.begun for book in program.books)
+    assert phase(program) == "RD" and [iterations.closed for iterations in program.books] == [True, False]
+    assert all(iterations.begun for iterations in program.books)
     assert [*program.loop.notes] == ["recorded anew: the optimizer has made its state"]
     program.plan = lambda trace: None
     program.run("ab|ab|")
@@ -356,9 +359,9 @@ def test_ops_as_planned_that_miss_what_they_touch_all_the_same() -> None:
 
 def test_misses_that_were_made_up_for() -> None:
     program = planned_for()
-    course, strayed = program.loop.phase.course, []
-    assert course is not None
+    followed, strayed = program.loop.phase.followed, []
+    assert followed is not None
     for turn in (WRONG, WRONG, RIGHT, WRONG):
         program.run(turn)
-        strayed.append(course.strayed)
+        strayed.append(followed.strayed)
     assert strayed == [1, 2, 0, 1] and phase(program) == "F"

@@ -46,11 +46,11 @@ class Recipe:
         assert cell.made is not None
         self.cell, self.sources = cell, cell.made[0]
         for source in self.sources:
-            source.feeds = [*source.feeds, cell]
+            source.dependents = [*source.dependents, cell]
 
     def done(self) -> None:
         for source in self.sources:
-            source.feeds = [other for other in source.feeds if other is not self.cell]
+            source.dependents = [other for other in source.dependents if other is not self.cell]
         self.cell.recipe = None
 
 
@@ -88,14 +88,14 @@ class Programs(RuleBasedStateMachine):
             if late:
                 self.memory.alive += size
             else:
-                self.memory.ready([], size, "new")
+                self.memory.ensure_resident([], size, "new")
                 self.engine.fill(cell, size)
                 self.memory.arrive(cell)
                 self.memory.note()
                 assert cell.memory is not None
                 cell.memory[:] = mixed(size, bytes([self.number % 256]))
                 self.bytes[self.number] = bytes(cell.memory)
-        self.bury()
+        self.reap()
         if not failed:
             self.cells.append(cell)
             self.handles.append(cell)
@@ -125,12 +125,12 @@ class Programs(RuleBasedStateMachine):
         memory, touched = self.memory, [*dict.fromkeys([*reads, *writes])]
         before = {cell: cell.version for cell in self.cells}
         with raising(*ERRORS) as failed:
-            memory.secure(writes)
-            memory.ready(touched, 0, "op")
+            memory.recompute_dependents(writes)
+            memory.ensure_resident(touched, 0, "op")
             for cell in touched:
                 self.holds(cell)
             memory.wrote(writes)
-        self.bury()
+        self.reap()
         if failed:
             assert {cell: cell.version for cell in self.cells} == before
             self.excused(failed[0], touched)
@@ -152,11 +152,11 @@ class Programs(RuleBasedStateMachine):
         """Somebody reads bytes."""
         cells = self.some(data, 2)
         with raising(*ERRORS) as failed:
-            self.memory.ready(cells, 0, "look")
+            self.memory.ensure_resident(cells, 0, "look")
             for cell in cells:
                 self.holds(cell)
-            assert [*self.memory.here][-len(cells) :] == cells  # used last
-        self.bury()
+            assert [*self.memory.on_device][-len(cells) :] == cells  # used last
+        self.reap()
         if failed:
             self.excused(failed[0], cells)
 
@@ -177,11 +177,11 @@ class Programs(RuleBasedStateMachine):
             self.handles.remove(cell)
 
     def freed(self, cell: Cell, told: bool) -> None:
-        if cell.feeds:  # whoever makes something again of it keeps it
+        if cell.dependents:  # whoever makes something again of it keeps it
             return
         with raising(*ERRORS) as failed:
             if cell.where is DEVICE:
-                self.memory.settle(cell)
+                self.memory.wait_for_copy(cell)
                 self.engine.empty(cell)
         if failed:
             return
@@ -192,8 +192,8 @@ class Programs(RuleBasedStateMachine):
         self.handles = [other for other in self.handles if other is not cell]
         self.fresh_no_more(cell)
         if told:
-            self.memory.bury()
-        self.bury()
+            self.memory.reap()
+        self.reap()
 
     def fresh_no_more(self, cell: Cell) -> None:
         """Nothing can be made of a cell again."""
@@ -207,13 +207,13 @@ class Programs(RuleBasedStateMachine):
         """Somebody has the address, and may write there unseen from now on."""
         cell = self.one(data)
         with raising(*ERRORS):
-            self.memory.secure([cell])
-            self.memory.ready([cell], 0, "pin")
+            self.memory.recompute_dependents([cell])
+            self.memory.ensure_resident([cell], 0, "pin")
             self.memory.pin(cell, "a test")
             self.memory.wrote([cell])
             self.bytes[cell.number] = bytes(cell.memory or b"")
             self.fresh_no_more(cell)
-        self.bury()
+        self.reap()
         if then and self.handles.count(cell) == 1:
             self.freed(cell, told=False)
 
@@ -232,10 +232,10 @@ class Programs(RuleBasedStateMachine):
             return
         with raising(*ERRORS):
             if size > 0:
-                self.memory.ready([], size, "beside")
+                self.memory.ensure_resident([], size, "beside")
             self.memory.charge(size)
             self.beside += size
-        self.bury()
+        self.reap()
 
     # what a plan does, or one that is not followed any more
 
@@ -255,13 +255,13 @@ class Programs(RuleBasedStateMachine):
                     memory.release(cell)
                     assert cell.where is not DEVICE or cell.pinned
                 elif move == "look":
-                    memory.ready([cell], 0, "look")
+                    memory.ensure_resident([cell], 0, "look")
                     self.holds(cell)
                 elif cell.where is HOST and memory.held + cell.size <= memory.limit:
                     assert cell.copy is not None
                     cell.copy.drop_on_return = move == "back once"
                     memory.bring(cell)
-            self.bury()
+            self.reap()
             self.books()
             self.bytes_are_somewhere()
 
@@ -288,7 +288,7 @@ class Programs(RuleBasedStateMachine):
             self.freed(cell, told=True)
         elif then:
             self.done([], [data.draw(st.sampled_from(recipe.sources))], False)
-        self.bury()
+        self.reap()
 
     def droppable(self, cell: Cell) -> bool:
         if cell.where is not DEVICE or cell.pinned or cell.copy is not None or cell.made is None:
@@ -305,12 +305,12 @@ class Programs(RuleBasedStateMachine):
                 self.recover(source)
         if cell.where is DEVICE:  # made again meanwhile
             return
-        self.memory.ready(recipe.sources, cell.size, "make again")
+        self.memory.ensure_resident(recipe.sources, cell.size, "make again")
         self.memory._fill(cell, cell, recipe.sources)
         assert cell.memory is not None
         cell.memory[:] = mixed(cell.size, *[bytes(source.memory) for source in recipe.sources])
         self.memory.landed(cell)
-        self.memory.counts.again += 1
+        self.memory.counts.recomputed += 1
 
     # what the machine does
 
@@ -332,12 +332,12 @@ class Programs(RuleBasedStateMachine):
     @rule()
     def count_anew(self) -> None:
         self.memory.begin()
-        self.bury()
+        self.reap()
         assert self.memory.peak == self.memory.held and self.memory.least == self.memory.alive
 
     # what must hold
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """The dead leave the books when the memory says so."""
         self.lost = [cell for cell in self.lost if cell in self.memory.dead]
 
@@ -364,7 +364,7 @@ class Programs(RuleBasedStateMachine):
         least = self.memory.least
         assert 0 <= least <= self.memory.alive or self.lost
         for cell in self.cells:
-            assert {*cell.feeds} == {x for x in (*self.cells, *self.lost) if x.recipe and cell in x.recipe.sources}
+            assert {*cell.dependents} == {x for x in (*self.cells, *self.lost) if x.recipe and cell in x.recipe.sources}
 
     @invariant()
     def bytes_are_somewhere(self) -> None:
@@ -381,18 +381,18 @@ class Programs(RuleBasedStateMachine):
         self.engine.faults.arm("", 0, OSError())
         self.memory.limit = 2**40
         for cell in self.cells:
-            self.memory.ready([cell], 0, "the end")
+            self.memory.ensure_resident([cell], 0, "the end")
             self.holds(cell)
         while self.handles:
             cell = self.handles.pop()
             if not cell.dead:
-                self.memory.settle(cell)
+                self.memory.wait_for_copy(cell)
                 self.engine.empty(cell)
                 cell.dead = True
                 self.memory.dead.append(cell)
-        self.memory.bury()
+        self.memory.reap()
         assert self.memory.held == self.beside and not self.memory.alive and not self.memory.pinned
-        assert not self.memory.here and not self.engine.slabs
+        assert not self.memory.on_device and not self.engine.slabs
 
 
 TestPrograms = Programs.TestCase

@@ -75,7 +75,7 @@ def test_a_plan_runs_no_more_again_than_the_runtime(free: str, trace: Trace, par
 def test_what_is_evictable_can_be_made_again_at_each_access(trace: Trace) -> None:
     s, found = Remade.of(trace, GTX), gaps(trace)
     for b, after, before in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist()):
-        if s.evictable[b] and after >= s.ready[b]:
+        if s.evictable[b] and after >= s.ensure_resident[b]:
             swapped = Plan.of(trace, [Recompute(b, after, before, before)]).apply(trace)
             check.data_flow(trace, swapped)
 

@@ -1,4 +1,4 @@
-"""Where a transparent device runs: what moves the bytes of blocks, and runs ops on them. One class for each world.
+"""Where a transparent device runs: what moves the bytes of blocks, and runs ops on them. A class for each.
 
 `InMemory` has bytes, `OnClock` has time; `gpumem.runtime.cuda` has both, on a GPU.
 """
@@ -51,7 +51,7 @@ class InMemory:
         """Copy back."""
         self._timed(np.copyto, storage.memory, copy)
 
-    def settle(self, copy: Bytes) -> None:
+    def wait_for_copy(self, copy: Bytes) -> None:
         """Nothing is under way."""
 
     def drop(self, copy: Bytes) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.runtime.residency.environment import Bytes, LiveBlock, LiveCall, LiveWorld
+from gpumem.runtime.residency.environment import Bytes, LiveBlock, LiveCall, LiveEnvironment
 from gpumem.simulator.machine import Machine
 
 
@@ -55,7 +55,7 @@ class OnClock:
         self._free[inward], self.span = end, (start, end)
         return end
 
-    def settle(self, copy: Any) -> None:
+    def wait_for_copy(self, copy: Any) -> None:
         """The next op waits."""
         self.compute = max(self.compute, copy.end)
 
@@ -89,13 +89,13 @@ class OnClock:
 
 
 class Clocked:
-    """A world whose bytes move in one world, and whose time is told by the clock.
+    """An environment whose bytes move in another one, and whose times are those of the clock.
 
     So the log of one run has real copies, and the times that they would take on the clock's machine.
 
     Parameters
     ----------
-    world : LiveWorld
+    environment : LiveEnvironment
         Has the bytes.
     clock : OnClock
 
@@ -111,8 +111,8 @@ class Clocked:
     (b'abc', 1000)
     """
 
-    def __init__(self, world: LiveWorld, clock: OnClock) -> None:
-        self.world, self.clock, self.machine = world, clock, clock.machine
+    def __init__(self, environment: LiveEnvironment, clock: OnClock) -> None:
+        self.environment, self.clock, self.machine = environment, clock, clock.machine
 
     @property
     def span(self) -> tuple[int, int]:
@@ -125,53 +125,53 @@ class Clocked:
 
     def fill(self, storage: LiveBlock, size: int) -> None:
         """Take memory."""
-        self.world.fill(storage, size)
+        self.environment.fill(storage, size)
         self.clock.fill(storage, size)
 
     def empty(self, storage: LiveBlock) -> None:
         """Give it back."""
-        self.world.empty(storage)
+        self.environment.empty(storage)
         self.clock.empty(storage)
 
     def out(self, storage: LiveBlock) -> tuple[Any, Any]:
         """Copy out, in both."""
-        return self.world.out(storage), self.clock.out(storage)
+        return self.environment.out(storage), self.clock.out(storage)
 
     def back(self, storage: LiveBlock, copy: tuple[Any, Any]) -> None:
         """Copy back, in both."""
-        self.world.back(storage, copy[0])
+        self.environment.back(storage, copy[0])
         self.clock.back(storage, copy[1])
 
-    def settle(self, copy: tuple[Any, Any]) -> None:
+    def wait_for_copy(self, copy: tuple[Any, Any]) -> None:
         """Let the next op wait, in both."""
-        self.world.settle(copy[0])
-        self.clock.settle(copy[1])
+        self.environment.wait_for_copy(copy[0])
+        self.clock.wait_for_copy(copy[1])
 
     def drop(self, copy: tuple[Any, Any]) -> None:
         """Give the host's memory back."""
-        self.world.drop(copy[0])
+        self.environment.drop(copy[0])
         self.clock.drop(copy[1])
 
     def run(self, call: LiveCall | None, blocks: Sequence[LiveBlock], duration: int, timed: bool) -> Any:
         """Run it, and let its time pass."""
-        timer = self.world.run(call, blocks, duration, timed)
+        timer = self.environment.run(call, blocks, duration, timed)
         self.clock.run(call, blocks, duration, False)
         return timer
 
     def lasted(self, timer: Any) -> int:
-        """How long the world took."""
-        return self.world.lasted(timer)
+        """How long the environment took."""
+        return self.environment.lasted(timer)
 
     def put(self, block: LiveBlock, data: Bytes) -> None:
         """Write, in both."""
-        self.world.put(block, data)
+        self.environment.put(block, data)
         self.clock.put(block, data)
 
     def get(self, block: LiveBlock) -> Bytes:
-        """Read the world's bytes."""
+        """Read the environment's bytes."""
         self.clock.get(block)
-        return self.world.get(block)
+        return self.environment.get(block)
 
     def close(self) -> None:
-        """Give back what the world has taken."""
-        self.world.close()
+        """Give back what the environment has taken."""
+        self.environment.close()

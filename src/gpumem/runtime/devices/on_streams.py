@@ -1,4 +1,4 @@
-"""A GPU as the world of a transparent device: ops on one stream, copies beside them on two, memory from an allocator.
+"""A GPU as the environment of a transparent device: ops on one stream, copies on two more, memory from an allocator.
 
 `residency/copy_engine` has every wait. Memory is taken and given back in the order of the stream that computes.
 """
@@ -186,7 +186,7 @@ class OnStreams(Beside):
         self.card.close()
 
     def _run_dry(self) -> None:
-        """Wait for what is under way on the streams of this world; what failed has been told."""
+        """Wait for what is under way on the streams of this environment; what failed has been told."""
         self.device.set_current()
         for stream in (self.compute, self.d2h, self.h2d):
             with suppress(Exception):

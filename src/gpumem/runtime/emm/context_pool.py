@@ -24,8 +24,8 @@ _memories: weakref.WeakSet[ContextPool] = weakref.WeakSet()  # from their first 
 class OutOfMemory(numba_internals.CudaAPIError, MemoryError):  # type: ignore[misc]
     """No room in the pool: what Numba raises where the device is full, and a `MemoryError` besides."""
 
-    def __init__(self, told: object) -> None:
-        super().__init__(numba_internals.out_of_memory(), str(told))
+    def __init__(self, reason: object) -> None:
+        super().__init__(numba_internals.out_of_memory(), str(reason))
 
 
 class ContextPool:
@@ -52,11 +52,11 @@ class ContextPool:
         """Have arrays move within a limit, all but those that are small, and the pool for these be within it too."""
         from gpumem.runtime.emm.limit import ContextLimit  # which needs what Numba's simulator has not got
 
-        told: dict[str, Any] = {"planner": names(options.swap), "seconds": options.seconds}
-        told |= {"detect": options.detect, "wait": options.wait}
+        keywords: dict[str, Any] = {"planner": names(options.swap), "seconds": options.seconds}
+        keywords |= {"detect": options.detect, "wait": options.wait}
         try:
             limited = ContextLimit(
-                context, self.capacity, self.allocate, self.drop, min_length=options.min_length, **told
+                context, self.capacity, self.allocate, self.drop, min_length=options.min_length, **keywords
             )
         except BaseException:
             self.backing.close()

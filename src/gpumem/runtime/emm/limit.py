@@ -61,9 +61,9 @@ class ContextLimit:
     ) -> None:
         watch()
         device = numba_internals.ordinal(context)
-        world = OnPages(device, limit)
-        self.arrays = LimitedArrays(world, limit, **options)
-        self.least = world.pages.granule
+        environment = OnPages(device, limit)
+        self.arrays = LimitedArrays(environment, limit, **options)
+        self.least = environment.pages.granule
         temporaries = Temporaries(device, allocate, drop)
         self._unmade = numba_internals.replace_core_device(context, lambda own: DeviceOfNumba(own, temporaries))
         _all.append(self.arrays)
@@ -97,7 +97,7 @@ class Charged:
 
     def grow(self, top: int) -> None:
         """Make room within the limit, and take it."""
-        granule = self.arrays.world.pages.granule
+        granule = self.arrays.environment.pages.granule
         more = -(-top // granule) * granule - self.size
         if more <= 0:
             return

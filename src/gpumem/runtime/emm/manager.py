@@ -39,7 +39,7 @@ from gpumem.runtime.emm.streams import all_streams, watch
 from gpumem.runtime.pooled.stream_joins import Events
 from gpumem.runtime.residency.report import ManagedReport
 
-_options: Options | None = None  # as `configure` was told
+_options: Options | None = None  # as given to `configure`
 
 
 def configure(**options: Any) -> None:
@@ -161,7 +161,7 @@ class MemoryManager(numba_internals.HostOnlyManager):  # type: ignore[misc]
             free = min(free + memory.idle, memory.capacity - live)
             if memory.limited is not None:
                 free = memory.limited.free
-        return numba_internals.told_memory(free, total)
+        return numba_internals.reported_memory(free, total)
 
     def get_ipc_handle(self, memory: Any) -> NoReturn:
         """Refuse: the bytes of an array are part of a mapping that other processes cannot open."""

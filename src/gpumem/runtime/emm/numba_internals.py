@@ -74,8 +74,8 @@ def missing(*, limit: bool = True) -> list[str]:
 
 def required(*, limit: bool = False) -> None:
     """Raise `RuntimeError` where this version of numba-cuda lacks a name, and say which."""
-    if gone := missing(limit=limit):
-        here = f"numba-cuda {version('numba-cuda')} has no {', '.join(gone)}"
+    if absent_names := missing(limit=limit):
+        here = f"numba-cuda {version('numba-cuda')} has no {', '.join(absent_names)}"
         raise RuntimeError(f"{here}, which gpumem needs: use numba-cuda {VERSIONS}")
 
 
@@ -101,7 +101,7 @@ def memory_info() -> tuple[int, int]:
     return free, total
 
 
-def told_memory(free: int, total: int) -> Any:
+def reported_memory(free: int, total: int) -> Any:
     """Return what `get_memory_info` does."""
     return driver.MemoryInfo(free=free, total=total)
 

@@ -1,4 +1,4 @@
-"""What Numba's memory manager is told, by the environment or by `emm.configure`."""
+"""What Numba's memory manager is variables, by the environment or by `emm.configure`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAITS = {"0": False, "1": True, "False": False, "True": True}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `configure` was told, or the environment.
+    """What `configure` was variables, or the environment.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Options:
         all stays on the device.
     swap : str
         Who plans what moves within the limit; names in `gpumem.swap.PLANNERS`, or `module:name`, with commas between;
-        `on-demand` plans nothing. Unless told, two that take no time, and `search`.
+        `on-demand` plans nothing. Unless set, two that take no time, and `search`.
     seconds : float
         Of planning, at most, once there is a plan.
     detect : str
@@ -57,8 +57,8 @@ class Options:
     @classmethod
     def of_environment(cls) -> Options:
         """Read `GPUMEM_CAPACITY`, `GPUMEM_LIMIT` and so on; `GPUMEM_WAIT` is 0 or 1."""
-        told: dict[str, Any] = {name: os.environ.get(_of_environment(name)) for name in cls.__dataclass_fields__}
-        return checked(replace(cls(), **{name: value for name, value in told.items() if value}), _of_environment)
+        variables: dict[str, Any] = {name: os.environ.get(_of_environment(name)) for name in cls.__dataclass_fields__}
+        return checked(replace(cls(), **{name: value for name, value in variables.items() if value}), _of_environment)
 
 
 def _of_environment(name: str) -> str:
@@ -66,7 +66,7 @@ def _of_environment(name: str) -> str:
 
 
 def checked(options: Options, label: Callable[[str], str] = str) -> Options:
-    """Refuse what makes no sense, by the name under which it was told."""
+    """Refuse what makes no sense, by the name under which it was variables."""
     amount(options.capacity or "100%", 2**40, label("capacity"))
     choice(options.planner, PLANNERS, label("planner"))
     if not str(options.min_length).isdecimal() or int(options.min_length) < 1:
@@ -74,7 +74,7 @@ def checked(options: Options, label: Callable[[str], str] = str) -> Options:
     if options.limit is not None:
         amount(options.limit, 2**40, label("limit"))
         if options.capacity is not None:
-            raise ValueError(f"{label('capacity')}: a limit is told, {options.limit!r}, and that is for the pool too")
+            raise ValueError(f"{label('capacity')}: a limit is set, {options.limit!r}, and that is for the pool too")
     for name in names(options.swap):
         planner_of(name, label("swap"))
     if not 0 < (seconds := number(options.seconds)) < inf:

@@ -21,12 +21,12 @@ from typing import Any, Protocol
 
 from gpumem.runtime.adaptive import Adaptive
 from gpumem.runtime.paged.pages import Range
-from gpumem.runtime.residency.environment import LiveWorld
+from gpumem.runtime.residency.environment import LiveEnvironment
 from gpumem.runtime.residency.report import ManagedReport
 
 
-class PagedWorld(LiveWorld, Protocol):
-    """A world whose blocks keep their addresses; see `paged.OnPages`."""
+class PagedEnvironment(LiveEnvironment, Protocol):
+    """An environment whose blocks keep their addresses; see `paged.OnPages`."""
 
     pages: Any
 
@@ -96,7 +96,7 @@ class LimitedArrays:
 
     Parameters
     ----------
-    world : PagedWorld
+    environment : PagedEnvironment
     limit : int
         Bytes of the device that arrays hold at once, `charge`d ones among them.
     **options
@@ -111,12 +111,12 @@ class LimitedArrays:
 
     Notes
     -----
-    Any thread may call it; ops come in the order in which they are told. `free` only takes a note.
+    Any thread may call it; ops come in the order in which they are launched. `free` only takes a note.
     """
 
-    def __init__(self, world: PagedWorld, limit: int, **options: Any) -> None:
-        self.world, self.limit = world, limit
-        self.device = Adaptive(world, limit, **options)
+    def __init__(self, environment: PagedEnvironment, limit: int, **options: Any) -> None:
+        self.environment, self.limit = environment, limit
+        self.device = Adaptive(environment, limit, **options)
         self._lock = threading.RLock()
         self._inside = self.closed = False
         self._starts: list[int] = []
@@ -125,16 +125,16 @@ class LimitedArrays:
 
     def allocate(self, size: int) -> int:
         """Return the address of a new array, without bytes."""
-        world = self.world
+        environment = self.environment
         with self._lock:
             self._enter()
             try:
-                if world.pages.whole(size) > self.limit:
+                if environment.pages.whole(size) > self.limit:
                     raise MemoryError(f"an array of {size} bytes can never be on the device within {self.limit}")
                 self._drain()
-                number = self.device.malloc(world.pages.whole(size))
+                number = self.device.malloc(environment.pages.whole(size))
                 try:
-                    range_ = world.reserve(number, size)
+                    range_ = environment.reserve(number, size)
                 except BaseException:
                     self.device.free(number)
                     raise
@@ -162,8 +162,8 @@ class LimitedArrays:
         place = bisect_right(self._starts, address)
         if not place:
             return None
-        found = self._arrays[self._starts[place - 1]]
-        return found if address < found.range.address + found.range.taken else None
+        array = self._arrays[self._starts[place - 1]]
+        return array if address < array.range.address + array.range.taken else None
 
     def run(
         self,
@@ -181,29 +181,29 @@ class LimitedArrays:
         into a graph runs unseen, so its arrays stay on the device for good.
         """
         with self._lock:
-            found = self._found(reads)
-            into = found if writes is reads else self._found(writes)
-            if not found and not into:
+            sources = self._touches(reads)
+            into = sources if writes is reads else self._touches(writes)
+            if not sources and not into:
                 return call()
-            if self.world.captured(stream):
-                for _, extent in (*found, *into):
+            if self.environment.captured(stream):
+                for _, extent in (*sources, *into):
                     self.pin(extent.address)
                 return call()
             self._enter()
             try:
                 self._drain()
-                return self._run(name, stream, call, *_touched(found, into), given)
+                return self._run(name, stream, call, *_touched(sources, into), given)
             finally:
                 self._inside = False
 
-    def _found(self, extents: Sequence[Extent]) -> list[Touch]:
+    def _touches(self, extents: Sequence[Extent]) -> list[Touch]:
         return [(array, extent) for extent in extents if (array := self.at(extent.address)) is not None]
 
     def _run(
         self, name: str, stream: Any, call: Callable[[], Any], reads: list[int], writes: list[int], given: bool
     ) -> Any:
         returned: list[Any] = []
-        self.world.on(stream)
+        self.environment.on(stream)
         self.device.exec(name, reads, writes, call=lambda stream: returned.append(call()), given=given and not reads)
         return returned[0]
 
@@ -215,10 +215,10 @@ class LimitedArrays:
                 return
             self._enter()
             try:
-                with self.world.uncaptured():
+                with self.environment.uncaptured():
                     self._drain()
                     self.device.pin(array.number)
-                    self.world.wait(array.number)
+                    self.environment.wait(array.number)
                 array.pinned = array.written = True
             finally:
                 self._inside = False
@@ -230,7 +230,7 @@ class LimitedArrays:
             try:
                 self._drain()
                 self.device.charge(size)
-                self.world.restrict(self.limit - self.device.beside)
+                self.environment.restrict(self.limit - self.device.beside)
             finally:
                 self._inside = False
 
@@ -260,4 +260,4 @@ class LimitedArrays:
             array = self._arrays.pop(address)
             self._starts.remove(address)
             self.device.free(array.number)
-            self.world.release(array.number)
+            self.environment.release(array.number)

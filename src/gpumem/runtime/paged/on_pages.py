@@ -1,11 +1,11 @@
-"""A GPU as the world of a transparent device whose blocks keep their addresses, beside a program's own streams.
+"""A GPU as the environment of a transparent device whose blocks keep their addresses, beside a program's own streams.
 
 The ops come on streams of the program, which may be gone a moment later, so nothing is given to one of them but around
-its own op. What the copies of `copy_engine` wait for, and what waits for them, is a stream of this world's, `order`::
+its own op. What the copies of `copy_engine` wait for, and what waits for them, is a stream of its own, `order`::
 
     op on stream p    p: wait for the last op's mark, and for what `order` waits for; the op; record its mark
     copy out, in      order: wait for the last mark, record; the copy's stream waits for that
-    settle            order: wait for the copy
+    wait_for_copy     order: wait for the copy
 
 So ops are in one order, whatever streams they come on. A range that is emptied keeps its granules until others need
 them. Then the host waits for the last op that had it and for the last copy, and unmaps it. Where nobody does, it is
@@ -131,8 +131,8 @@ class OnPages(OnStreams):
         handle = int(stream.handle if isinstance(stream, Stream) else stream)
         if handle in (0, 1, 2):
             return False
-        status, found = api.cuStreamIsCapturing(handle)
-        return not status and found != api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        status, state = api.cuStreamIsCapturing(handle)
+        return not status and state != api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 
     @contextmanager
     def uncaptured(self) -> Iterator[None]:
@@ -183,9 +183,9 @@ class OnPages(OnStreams):
             self.compute.wait_event(marks.last)
         return True
 
-    def settle(self, copy: Slab) -> None:
+    def wait_for_copy(self, copy: Slab) -> None:
         """The next op waits, the host does not."""
-        super().settle(copy)
+        super().wait_for_copy(copy)
         self._ahead = True
 
     def out(self, storage: LiveBlock) -> Slab:

@@ -113,8 +113,8 @@ class Served:
     @property
     def capacity(self) -> int | None:
         """The allocator's, None where it has none."""
-        found: int | None = getattr(self.allocator, "capacity", None)
-        return found
+        capacity: int | None = getattr(self.allocator, "capacity", None)
+        return capacity
 
     @property
     def statistics(self) -> Any:

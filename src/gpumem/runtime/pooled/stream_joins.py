@@ -204,8 +204,8 @@ class Events:
                 with self.current():
                     for handle in handles.values():
                         if self.captures(handle):
-                            told = f"stream {handle:#x} is being captured into a graph"
-                            raise RuntimeError(f"{told}, and memory changes hands between streams: ask for it before")
+                            reason = f"stream {handle:#x} is being captured into a graph"
+                            raise RuntimeError(f"{reason}, and memory changes hands between streams: ask for it before")
                     marks = not unsure and self._ordered([*handles.values()])
                     if not marks:
                         self._synchronise()
@@ -221,8 +221,8 @@ class Events:
 
     def captures(self, handle: int) -> bool:
         """Whether a stream is being captured, or may not be used since another one is."""
-        status, found = self._api.cuStreamIsCapturing(handle)
-        return bool(status == self._implicit if status else found is not self._idle)
+        status, state = self._api.cuStreamIsCapturing(handle)
+        return bool(status == self._implicit if status else state is not self._idle)
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -281,10 +281,10 @@ class Events:
 
     def _reachable(self) -> tuple[dict[int, int], list[Any], bool]:
         """Return streams that can be joined, who owns them, and whether there are others."""
-        handles, owners, mine = {}, [], known(PER_THREAD)
+        handles, owners, own = {}, [], known(PER_THREAD)
         for stream, entry in [*self._streams.items()]:
-            if stream in LEGACY or stream == mine:
-                handles[stream] = PER_THREAD if stream == mine else stream
+            if stream in LEGACY or stream == own:
+                handles[stream] = PER_THREAD if stream == own else stream
             elif stream >= 0 and not entry.borrowed and (owner := self._owner(stream)) is not None:
                 handles[stream] = stream
                 owners.append(owner)

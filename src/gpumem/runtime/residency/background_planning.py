@@ -49,14 +49,14 @@ class Planning:
             self.notes.append(f"no plan, as planning failed: {type(error).__name__}: {error}")
 
     def _plan(self, trace: Trace) -> None:
-        told: list[str] = []
+        notes: list[str] = []
         for seconds in (self.seconds, None):
             if self.unwanted:
                 return
-            over, told = self.ask(trace, seconds, lambda plan: self._offer(trace, plan))
+            over, notes = self.ask(trace, seconds, lambda plan: self._offer(trace, plan))
             if over:
                 break
-        self.notes += told
+        self.notes += notes
 
     def _offer(self, trace: Trace, plan: Plan) -> None:
         self.best = trace, plan

@@ -112,7 +112,7 @@ class Beside:
         """Copy, once its memory is free of what was there before."""
         self._copy(self.h2d, copy, storage, copy.memory)
 
-    def settle(self, copy: Slab) -> None:
+    def wait_for_copy(self, copy: Slab) -> None:
         """The next kernels wait, the host does not."""
         self.compute.wait_event(copy.done)
 

@@ -19,18 +19,18 @@ class Counts:
 
     out: int = 0
     back: int = 0
-    again: int = 0
+    recomputed: int = 0
     misses: int = 0
     evictions: int = 0
 
 
 class Where(Enum):
-    """Where the bytes of something are: on the device, on the host, to be made by a recipe, nowhere as yet.
+    """Where the bytes of something are: on the device, on the host, to be recomputed by a recipe, uninitialised.
 
     ::
 
-        NOTHING <--> DEVICE <--> HOST      it leaves for NOTHING while nobody has written it, for HOST with a copy,
-                       |  ^                for RECIPE with what makes it again; what is pinned never leaves
+        NOTHING <--> DEVICE <--> HOST      it leaves for NOTHING while nothing has written it, for HOST with a copy,
+                       |  ^                for RECIPE with what recomputes it; what is pinned never leaves
                        v  |
                       RECIPE
     """
@@ -42,7 +42,7 @@ class Where(Enum):
 class HostCopy:
     """The host's copy of something, `data` as an engine keeps it.
 
-    `in_flight`: bytes may be on their way into it, or out of it. `drop_on_return`: nobody needs it once they are back.
+    `in_flight`: bytes may be on their way into it, or out of it. `drop_on_return`: it is freed once they are back.
     """
 
     data: Any
@@ -54,17 +54,17 @@ class Movable:
     """Bytes that move, and where they are.
 
     On the device the host may have a `copy` as well, of the same bytes; any write ends that. `version` counts writes,
-    0 before the first. What is `pinned`, by whom the text says, stays on the device. What is `asked` for past whoever
-    moves it never makes room for others; a plan may move it. A policy may know its `maker`, the call that may be made
-    again for it, and when it was `used` last.
+    0 before the first. What is `pinned` stays on the device, for the reason that the text says. What is `exposed` may
+    be read past whoever moves it, so it is not evicted for others; a plan may move it. A policy may know its `maker`,
+    the call that recomputes it, and when it was `used` last.
     """
 
     where = Where.DEVICE
     copy: HostCopy | None = None
     recipe: Any = None
-    feeds: Sequence[Any] = ()  # what can only be made again while this has the bytes it has
+    dependents: Sequence[Any] = ()  # what can be recomputed only while this has the bytes it has
     version = 1
-    asked = False
+    exposed = False
     maker: Any = None
     used = 0
 
@@ -100,7 +100,7 @@ class Mover(Protocol):
     def back(self, storage: Any, copy: Any) -> None:
         """Begin to copy bytes back into a storage that was just given memory."""
 
-    def settle(self, copy: Any) -> None:
+    def wait_for_copy(self, copy: Any) -> None:
         """Let what computes next wait for what was begun last with this copy."""
 
     def drop(self, copy: Any) -> None:
@@ -122,7 +122,7 @@ LiveCall = Callable[..., Any]  # call(stream, *arrays)
 
 
 class LiveBlock(Movable):
-    """A block of a program: `memory` is where a world has its bytes, while they are on the device.
+    """A block of a program: `memory` is where an environment has its bytes, while they are on the device.
 
     It has none before the first op that touches it.
     """
@@ -140,7 +140,7 @@ class LiveBlock(Movable):
         return self if self.alive else None
 
 
-class LiveWorld(Mover, Emptier, Protocol):
+class LiveEnvironment(Mover, Emptier, Protocol):
     """Moves the bytes of blocks (`LiveBlock`), and runs ops on them."""
 
     @property
@@ -151,7 +151,7 @@ class LiveWorld(Mover, Emptier, Protocol):
         """Begin an op on blocks that are on the device, behind all ops before it.
 
         It takes `duration` ns by what the program or the machine says. Return what `lasted` is to be asked with, if it
-        is to be `timed` and the world can.
+        is to be `timed` and the environment can.
         """
 
     def lasted(self, timer: Any) -> int:
@@ -167,4 +167,4 @@ class LiveWorld(Mover, Emptier, Protocol):
         """The time, in ns since some moment."""
 
     def close(self) -> None:
-        """Give back what the world itself has taken."""
+        """Give back what the environment itself has taken."""

@@ -25,12 +25,12 @@ class At:
 
     release: list[int] = field(default_factory=list)  # before it
     fetch: list[int] = field(default_factory=list)
-    again: Replay | None = None
+    replay: Replay | None = None
     wanted: list[int] = field(default_factory=list)  # whose values that makes
     let: list[int] = field(default_factory=list)  # what is held no longer, before it
     bind: list[tuple[int, int]] = field(default_factory=list)  # after it: place among what it touches, decision
     out: list[int] = field(default_factory=list)
-    keep: bool = False  # it may run again
+    keep: bool = False  # it may be recomputed
 
 
 @dataclass(slots=True)
@@ -59,17 +59,17 @@ class Hints:
         """Decisions and tails."""
         return len(self.plan.decisions) + len(self.tails)
 
-    def says(self, k: int, kind: type[Decision]) -> bool:
+    def says(self, index: int, kind: type[Decision]) -> bool:
         """Whether it is a decision of a kind."""
-        return k < len(self.plan.decisions) and isinstance(self.plan.decisions[k], kind)
+        return index < len(self.plan.decisions) and isinstance(self.plan.decisions[index], kind)
 
-    def outlives(self, k: int) -> bool:
+    def outlives(self, index: int) -> bool:
         """Whether it keeps a buffer past its death."""
-        return self.says(k, Hold) and not drops_tail(self.plan.decisions[k], self.trace)
+        return self.says(index, Hold) and not drops_tail(self.plan.decisions[index], self.trace)
 
-    def buffer(self, k: int) -> int:
+    def buffer(self, index: int) -> int:
         """The buffer that a decision is about."""
-        decision = self.plan.decisions[k]
+        decision = self.plan.decisions[index]
         assert not isinstance(decision, Variant)
         return decision.buffer
 
@@ -89,82 +89,103 @@ class Hints:
         """
         carried = plan.carried(trace)  # refuses what does not fit
         reads, writes = trace.ops.reads.tolist(), trace.ops.writes.tolist()
-        rows = [list(dict.fromkeys([*r, *w])) for r, w in zip(reads, writes)]
+        rows = [list(dict.fromkeys([*read, *written])) for read, written in zip(reads, writes)]
         at: list[At | None] = [None] * trace.n
 
         def around(op: int) -> At:
-            found = at[op % trace.n]
-            if found is None:
-                found = at[op % trace.n] = At()
-            return found
+            moves = at[op % trace.n]
+            if moves is None:
+                moves = at[op % trace.n] = At()
+            return moves
 
-        alone = _again(trace, plan.decisions, around)
+        alone = _replays(trace, plan.decisions, around)
         last = trace.accesses().op.tolist()
-        dropped = {(d.buffer, d.after) for d in plan.decisions if isinstance(d, Recompute)}
-        holds = [d for d in plan.decisions if isinstance(d, Hold) and d.at < 0]
-        later = {(d.buffer, d.after): d.until for d in holds if (d.buffer, d.after) in dropped}
-        for k, d in enumerate(plan.decisions):
-            if isinstance(d, Variant):
-                raise ValueError(f"plan: {d}: a run has no other implementations of an op")
-            if isinstance(d, Hold) and (d.at >= 0 or (d.buffer, d.after) in later):
+        dropped = {(decision.buffer, decision.after) for decision in plan.decisions if isinstance(decision, Recompute)}
+        holds = [decision for decision in plan.decisions if isinstance(decision, Hold) and decision.at < 0]
+        later = {
+            (decision.buffer, decision.after): decision.until
+            for decision in holds
+            if (decision.buffer, decision.after) in dropped
+        }
+        for index, decision in enumerate(plan.decisions):
+            if isinstance(decision, Variant):
+                raise ValueError(f"plan: {decision}: a run has no other implementations of an op")
+            if isinstance(decision, Hold) and (decision.at >= 0 or (decision.buffer, decision.after) in later):
                 continue
-            op = last[d.buffer][-1] if isinstance(d, Hold) else d.after
-            around(op).bind.append((rows[op].index(d.buffer), k))
-            if drops_tail(d, trace):
-                assert isinstance(d, Hold)
-                _to_host(k, op, max(d.until, op + 1), around)
+            op = last[decision.buffer][-1] if isinstance(decision, Hold) else decision.after
+            around(op).bind.append((rows[op].index(decision.buffer), index))
+            if drops_tail(decision, trace):
+                assert isinstance(decision, Hold)
+                _to_host(index, op, max(decision.until, op + 1), around)
             else:
-                _place(k, d, around, trace.n, later.get((d.buffer, d.after), d.after + 1), again=k in alone)
-        for k, buffer in enumerate(tails, len(plan.decisions)):
+                _place(
+                    index,
+                    decision,
+                    around,
+                    trace.n,
+                    later.get((decision.buffer, decision.after), decision.after + 1),
+                    recomputes=index in alone,
+                )
+        for index, buffer in enumerate(tails, len(plan.decisions)):
             op = int(trace.buffers.end[buffer] - 1) % trace.n
-            around(op).bind.append((rows[op].index(buffer), k))
-            _to_host(k, op, op + 1, around)
+            around(op).bind.append((rows[op].index(buffer), index))
+            _to_host(index, op, op + 1, around)
         final = _final(plan.decisions, carried.out.tolist())
         return cls(trace, plan, *keys_of(trace), rows, at, alone, final, tails)
 
     def wraps(self) -> list[int]:
         """The swaps whose gap goes over the boundary."""
-        return [k for k, d in enumerate(self.plan.decisions) if isinstance(d, Swap) and d.before >= self.n]
+        return [
+            index
+            for index, decision in enumerate(self.plan.decisions)
+            if isinstance(decision, Swap) and decision.before >= self.n
+        ]
 
 
-def _to_host(k: int, after: int, release: int, around: Callable[[int], At]) -> None:
+def _to_host(index: int, after: int, release: int, around: Callable[[int], At]) -> None:
     """Let a tail go: to the host, in case that somebody reads it after all."""
-    around(after).out.append(k)
-    around(release).release.append(k)
+    around(after).out.append(index)
+    around(release).release.append(index)
 
 
-def _place(k: int, d: Swap | Recompute | Hold, around: Callable[[int], At], n: int, drop: int, *, again: bool) -> None:
+def _place(
+    index: int, decision: Swap | Recompute | Hold, around: Callable[[int], At], n: int, drop: int, *, recomputes: bool
+) -> None:
     """Put down a decision where it acts; `drop`: before which op what comes back later goes, `again` or by a copy."""
-    if isinstance(d, Swap):
-        around(d.out).out.append(k)
-        around(d.release).release.append(k)
-        around(d.prefetch).fetch.append(k)
-    elif isinstance(d, Recompute):
-        around(drop).release.append(k)
-        if again:
-            around(d.at).wanted.append(k)
+    if isinstance(decision, Swap):
+        around(decision.out).out.append(index)
+        around(decision.release).release.append(index)
+        around(decision.prefetch).fetch.append(index)
+    elif isinstance(decision, Recompute):
+        around(drop).release.append(index)
+        if recomputes:
+            around(decision.at).wanted.append(index)
         else:
-            around(d.after).out.append(k)
-            around(d.at).fetch.append(k)
-    elif d.until < n:
-        around(d.until).let.append(k)
+            around(decision.after).out.append(index)
+            around(decision.at).fetch.append(index)
+    elif decision.until < n:
+        around(decision.until).let.append(index)
 
 
-def _again(trace: Trace, decisions: Sequence[Decision], around: Callable[[int], At]) -> dict[int, Replay]:
+def _replays(trace: Trace, decisions: Sequence[Decision], around: Callable[[int], At]) -> dict[int, Replay]:
     """Arrange what runs again; return for each `Recompute` that can be carried out so what makes its value alone."""
-    drops = {k: d for k, d in enumerate(decisions) if isinstance(d, Recompute)}
+    drops = {index: decision for index, decision in enumerate(decisions) if isinstance(decision, Recompute)}
     if not drops:
         return {}
-    there = [d for d in decisions if isinstance(d, Swap | Recompute) or (isinstance(d, Hold) and d.at < 0)]
+    there = [
+        decision
+        for decision in decisions
+        if isinstance(decision, Swap | Recompute) or (isinstance(decision, Hold) and decision.at < 0)
+    ]
     device = Device(trace, Origins.of(trace), there)
     alone = dict[int, Replay]()
-    for k, d in drops.items():
+    for index, decision in drops.items():
         with suppress(Refused):
-            alone[k] = replay(device, [d], d.at)
-    found = replays(device, [drops[k] for k in alone])
-    for one in found:
-        around(one.place).again = one
-    for one in [*found, *alone.values()]:
+            alone[index] = replay(device, [decision], decision.at)
+    made = replays(device, [drops[index] for index in alone])
+    for one in made:
+        around(one.place).replay = one
+    for one in [*made, *alone.values()]:
         for step in one.reruns:
             around(step.op).keep = True
     return alone
@@ -173,13 +194,13 @@ def _again(trace: Trace, decisions: Sequence[Decision], around: Callable[[int], 
 def _final(decisions: Sequence[Decision], out: Sequence[int]) -> list[bool]:
     """Of each swap: whether the next one of its buffer has a copy-out of its own, or there is none."""
     by_buffer: dict[int, list[tuple[int, int]]] = {}
-    for k, d in enumerate(decisions):
-        if isinstance(d, Swap):
-            by_buffer.setdefault(d.buffer, []).append((d.after, k))
+    for index, decision in enumerate(decisions):
+        if isinstance(decision, Swap):
+            by_buffer.setdefault(decision.buffer, []).append((decision.after, index))
     final = [False] * len(decisions)
-    for mine in map(sorted, by_buffer.values()):
-        for (_, k), (_, following) in zip(mine, mine[1:] + mine[:1]):
-            final[k] = out[following] >= 0
+    for gaps in map(sorted, by_buffer.values()):
+        for (_, index), (_, following) in zip(gaps, gaps[1:] + gaps[:1]):
+            final[index] = out[following] >= 0
     return final
 
 
@@ -192,7 +213,13 @@ def keys_of(trace: Trace) -> tuple[list[int], list[int]]:
     """What each op looks like before it runs, as a number; and the bytes that it makes."""
     size, start, name = trace.buffers.size.tolist(), trace.buffers.start.tolist(), trace.ops.name
     keys, fresh = [], []
-    for i, (reads, writes) in enumerate(zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())):
-        keys.append(looks(name[i], [size[b] for b in dict.fromkeys(reads)]))
-        fresh.append(sum(size[b] for b in dict.fromkeys(writes) if start[b] % trace.n == i and b not in reads))
+    for op, (reads, writes) in enumerate(zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())):
+        keys.append(looks(name[op], [size[buffer] for buffer in dict.fromkeys(reads)]))
+        fresh.append(
+            sum(
+                size[buffer]
+                for buffer in dict.fromkeys(writes)
+                if start[buffer] % trace.n == op and buffer not in reads
+            )
+        )
     return keys, fresh

@@ -16,8 +16,8 @@ from gpumem.trace.record.period import BlockEvent, Detector
 from gpumem.trace.record.recorder import Recorder
 
 SEGMENTS = 8  # boundaries that one iteration may have within it: some optimizers take turns; not tuned
-TRIES = 24  # boundaries in a row without two alike iterations, before the book is begun afresh: SEGMENTS thrice
-HORIZON = 2**17  # ops of a book at most: two iterations of twice the largest trace that we have seen (32,263 ops)
+TRIES = 24  # boundaries in a row without two alike iterations, before the recording is begun afresh: SEGMENTS thrice
+HORIZON = 2**17  # recorded ops at most: two iterations of twice the largest trace that we have seen (32,263 ops)
 
 
 class Alike(NamedTuple):
@@ -55,10 +55,10 @@ class _Repeats:
         for number, event in enumerate(events, self._pushed):
             while begins and begins[0] == number:
                 begins.pop(0)
-                if found := self._mark(keys):
-                    return found
-            if found := self._push(BlockEvent(*event)):
-                return found
+                if alike := self._mark(keys):
+                    return alike
+            if alike := self._push(BlockEvent(*event)):
+                return alike
         self._pushed += len(events)
         return None
 
@@ -70,22 +70,22 @@ class _Repeats:
 
     def _push(self, event: BlockEvent) -> Alike | None:
         self._events += 1
-        found = self._detector.push(event)
-        if found is None:
+        alike = self._detector.push(event)
+        if alike is None:
             return None
-        lo, middle, hi = (bisect_left(self._marked, at) for at in (found.start, found.start + found.length, found.end))
+        lo, middle, hi = (bisect_left(self._marked, at) for at in (alike.start, alike.start + alike.length, alike.end))
         return Alike([(lo, middle), (middle, hi)])
 
 
-class Book(Generic[R]):
+class IterationRecorder(Generic[R]):
     """How the recorded ops look and what they touched, and where two iterations are alike.
 
     Parameters
     ----------
     recorder : Recorder
-        Writes down the ops themselves; a book is told of each after that.
+        Writes down the ops themselves; an iteration recorder is called after that.
     repeats : bool
-        Whether to look for what repeats, until a boundary is told.
+        Whether to look for what repeats, until a boundary is given.
     min_length : int
         Fewest events of what repeats.
     """
@@ -116,14 +116,14 @@ class Book(Generic[R]):
         self.trail.append(call.touched)
         if self._repeats is None or self._segments:
             return None
-        found = self._repeats.look(self.keys)
-        if found is None:
+        alike = self._repeats.look(self.keys)
+        if alike is None:
             return None
         self._repeats = None  # a detector reports a period once
-        lo, hi = found.bounds[-1]
+        lo, hi = alike.bounds[-1]
         if hi == len(self.keys) - 1 and self.keys[hi] == self.keys[lo]:  # it ends with a release before this op
-            return Alike([(begin + 1, end + 1) for begin, end in found.bounds])
-        return found
+            return Alike([(begin + 1, end + 1) for begin, end in alike.bounds])
+        return alike
 
     def boundary(self) -> Alike | None:
         """An iteration may end after the last op; return two that are alike, of which the second ends so."""
@@ -133,10 +133,10 @@ class Book(Generic[R]):
             return None
         segments.append(_Segment(hash(tuple(self.keys[lo:hi])), lo, hi))
         codes = [segment.code for segment in segments]
-        for p in range(1, SEGMENTS + 1):
-            if len(codes) >= 2 * p and codes[-p:] == codes[-2 * p : -p]:
-                bounds = [(segments[k].lo, segments[k + p - 1].hi) for k in (-2 * p, -p)]
-                return Alike(bounds, frozenset(s.hi - bounds[1][0] for s in segments[-p:-1]))
+        for period in range(1, SEGMENTS + 1):
+            if len(codes) >= 2 * period and codes[-period:] == codes[-2 * period : -period]:
+                bounds = [(segments[first].lo, segments[first + period - 1].hi) for first in (-2 * period, -period)]
+                return Alike(bounds, frozenset(segment.hi - bounds[1][0] for segment in segments[-period:-1]))
         return None
 
     @property
@@ -145,10 +145,10 @@ class Book(Generic[R]):
         return len(self.keys) >= HORIZON or len(self._segments) >= TRIES
 
     @property
-    def told(self) -> bool:
-        """Whether boundaries were told."""
+    def knows_boundaries(self) -> bool:
+        """Whether boundaries were given."""
         return bool(self._segments)
 
-    def trace(self, found: Alike) -> Trace:
+    def trace(self, alike: Alike) -> Trace:
         """Return the last of two iterations; ValueError where they are none."""
         raise NotImplementedError

@@ -16,7 +16,7 @@ from gpumem.runtime.residency.report import NATIVE, ON_DEMAND, Iteration
 KEPT = 1000  # rows of a report; an iteration of a second for a quarter of an hour, some 200 kB
 
 
-class Spell(NamedTuple):
+class Step(NamedTuple):
     """What was done for some ops in a row, `end` in ns; `least` were alive all the time."""
 
     ops: int
@@ -24,7 +24,7 @@ class Spell(NamedTuple):
     least: int
     out: int
     back: int
-    again: int
+    recomputed: int
     misses: int
     evictions: int
     end: int
@@ -46,7 +46,7 @@ class Ledger:
         self.rows: deque[Iteration] = deque(maxlen=KEPT)
         self.ops = 0  # since the last step
         self.length = 0  # since the last row, but for those
-        self._steps: list[Spell] = []
+        self._steps: list[Step] = []
         self.began = now()
         self._number = 0
 
@@ -57,10 +57,10 @@ class Ledger:
 
     def step(self) -> None:
         """End a step, before which a row can be closed."""
-        memory, c = self.memory, self.memory.counts
-        counts = c.out, c.back, c.again, c.misses, c.evictions
+        memory, made = self.memory, self.memory.counts
+        counts = made.out, made.back, made.recomputed, made.misses, made.evictions
         if self.ops:
-            self._steps.append(Spell(self.ops, memory.peak, min(memory.least, memory.alive), *counts, self.now()))
+            self._steps.append(Step(self.ops, memory.peak, min(memory.least, memory.alive), *counts, self.now()))
             self.length += self.ops
             self.ops = 0
             memory.begin()
@@ -68,7 +68,7 @@ class Ledger:
     def close(self, state: str, deviation: str = "", *, but: int = 0) -> Iteration | None:
         """Close a row before the last so many ops; return it, None where there are no ops in it.
 
-        Without a state it is told by what was done.
+        Without a state, what was done says it.
         """
         self.step()
         count = len(self._steps)
@@ -93,11 +93,11 @@ class Ledger:
         """The fewest bytes that were alive since the last row."""
         return min((step.least for step in self._steps), default=self.memory.least)
 
-    def _summed(self, steps: Sequence[Spell], state: str, deviation: str) -> Iteration:
+    def _summed(self, steps: Sequence[Step], state: str, deviation: str) -> Iteration:
         ops, peaks, _, *counts, _ = zip(*steps)
-        out, back, again, misses, evictions = map(sum, counts)
+        out, back, recomputed, misses, evictions = map(sum, counts)
         state = state or (ON_DEMAND if misses or evictions else NATIVE)
         seconds = (steps[-1].end - self.began) / 1e9
         return Iteration(
-            self._number, state, sum(ops), max(peaks), out, back, again, misses, evictions, deviation, seconds
+            self._number, state, sum(ops), max(peaks), out, back, recomputed, misses, evictions, deviation, seconds
         )

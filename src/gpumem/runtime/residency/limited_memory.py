@@ -1,4 +1,4 @@
-"""Who is on the device: residency within a limit, whatever a plan says.
+"""What is on the device: residency under a memory limit, whatever a plan says.
 
 What may move is a `Movable`: a storage of PyTorch's, a block of a program, an array. How its bytes move, an engine
 and its pointers say.
@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from gpumem.base.units import exact, human
 from gpumem.runtime.residency.environment import Counts, Emptier, HostCopy, Movable, Mover, Where
 
-UNLIMITED = 2**62
+UNLIMITED = 2**62  # bytes: more than any device has, and sums of it with sizes stay in 64 bits
 DEVICE, HOST, RECIPE, NOTHING = Where
 
 
@@ -26,17 +26,17 @@ X = TypeVar("X", bound=Movable, contravariant=True)
 
 
 class ResidencyError(RuntimeError):
-    """A move that is none of the picture's (`Where`): a defect of whoever asked for it."""
+    """A move that the picture of `Where` does not have: a defect of the caller."""
 
 
 class Evictor(Protocol[X]):
-    """Who makes room, and how its bytes come back, where that is not the least recently used by way of the host."""
+    """A policy that says what is evicted, and how its bytes come back, in place of least recently used to the host."""
 
     def evict(self, size: int, keep: Sequence[X]) -> bool:
-        """Send something away that is not to be kept, so many bytes at best; return whether there was any."""
+        """Evict cells that are not in `keep`, `size` bytes of them at best; return whether there were any."""
 
-    def bury(self) -> None:
-        """Look at what died, which is off the books by now."""
+    def reap(self) -> None:
+        """Forget what died; the memory no longer counts it."""
 
 
 class LimitedMemory(Generic[R]):
@@ -57,24 +57,24 @@ class LimitedMemory(Generic[R]):
 
     def __init__(self, engine: Mover, pointers: Emptier, limit: int = UNLIMITED) -> None:
         self.engine, self.pointers, self.limit = engine, pointers, limit
-        self.dead: deque[R] = deque()  # until somebody buries them
-        self.buried: Callable[[R], None] | None = None  # told of each
-        self.here: OrderedDict[R, None] = OrderedDict()  # least recently used first
+        self.dead: deque[R] = deque()  # until `reap`: finalizers run anywhere, so they only append
+        self.on_reaped: Callable[[R], None] | None = None  # called with each
+        self.on_device: OrderedDict[R, None] = OrderedDict()  # least recently used first
         self.held = self.peak = self.pinned = self.alive = self.least = 0
         self.counts = Counts()
-        self.pressed = False  # whether what is asked for makes room as well: bytes would be lost else
+        self.recomputing = False  # then what the program has an address of may be evicted too: bytes would be lost else
         self.policy: Evictor[R] | None = None
-        self.recover: Callable[[R], None] = lambda cell: None  # makes what has a recipe only
-        self.stumbled: Callable[[str, Exception], None] = lambda what, error: None  # told what was tried again, and why
+        self.recover: Callable[[R], None] = lambda cell: None  # recomputes what is in RECIPE
+        self.on_retry: Callable[[str, Exception], None] = lambda what, error: None  # what is retried, and why
 
     def begin(self) -> None:
         """Count anew, from now on."""
-        self.bury()
+        self.reap()
         self.peak, self.least, self.counts = self.held, self.alive, Counts()
 
     def arrive(self, cell: R) -> None:
         """Take note of one that is on the device, and was not known before."""
-        self.here[cell] = None
+        self.on_device[cell] = None
         self.held += cell.size
         self.alive += cell.size
         self.pinned += cell.size * bool(cell.pinned)
@@ -87,23 +87,23 @@ class LimitedMemory(Generic[R]):
             cell.pinned = by
             self.pinned += cell.size
 
-    def bury(self) -> None:
-        """Take the dead off the books."""
+    def reap(self) -> None:
+        """No longer count what died."""
         while self.dead:
             cell = self.dead.popleft()
             self.alive -= cell.size
             if cell.where is DEVICE:
-                del self.here[cell]
+                del self.on_device[cell]
                 self.held -= cell.size
                 self.pinned -= cell.size * bool(cell.pinned)
             self.forget(cell)
-            cell.maker = None  # or makers of makers would be kept for ever, where a loop carries a value on
+            cell.maker = None  # a loop that carries a value on would keep makers of makers for ever
             if cell.recipe is not None:
                 cell.recipe.done()
-            if self.buried is not None:
-                self.buried(cell)
+            if self.on_reaped is not None:
+                self.on_reaped(cell)
         if self.policy is not None:
-            self.policy.bury()
+            self.policy.reap()
         self.least = min(self.least, self.alive)
 
     def note(self) -> None:
@@ -112,36 +112,40 @@ class LimitedMemory(Generic[R]):
             self.peak = self.held
 
     def charge(self, size: int) -> None:
-        """Put bytes that no cell has on the books, or take them off."""
+        """Count bytes on the device that no cell has; negative: no longer."""
         self.held += size
         self.note()
 
-    # who needs what
+    # before an op
 
-    def ready(self, cells: Sequence[R], fresh: int, what: str) -> None:
-        """Let cells be on the device, with room for so many bytes beside them."""
-        missing = False  # which need not take bytes: a block may have none
-        used = self.here.move_to_end
+    def ensure_resident(self, cells: Sequence[R], fresh: int, what: str) -> None:
+        """Bring an op's cells to the device, with `fresh` free bytes beside them for what it allocates.
+
+        Cells on the device become the most recently used. Others are evicted for the bytes that are missing; where
+        that is not enough, `LimitError` says which op `what` is, and what it needs.
+        """
+        missing = False  # not a sum of bytes: a block may have none
+        mark_used = self.on_device.move_to_end
         for cell in cells:
             if cell.where is DEVICE:
-                used(cell)
+                mark_used(cell)
                 if (copy := cell.copy) is not None and copy.in_flight:
-                    self.settle(cell)
+                    self.wait_for_copy(cell)
             else:
                 missing = True
-        away = self._remade(cells) if missing else 0
-        if self.held + away + fresh > self.limit:
-            self.room(away + fresh, cells, what)
+        returning = self._recompute_missing(cells) if missing else 0
+        if self.held + returning + fresh > self.limit:
+            self.evict_for(returning + fresh, cells, what)
         if missing:
             for cell in cells:
                 if cell.where is not DEVICE:
                     self.bring(cell, cells)
-                    self.settle(cell)
-            for cell in cells:  # as the op has them, whoever was here
-                used(cell)
+                    self.wait_for_copy(cell)
+            for cell in cells:  # in the op's order, whichever were on the device before
+                mark_used(cell)
 
-    def _remade(self, cells: Sequence[R]) -> int:
-        """Make those that have a recipe only, which may send others away; return how many bytes are to come back."""
+    def _recompute_missing(self, cells: Sequence[R]) -> int:
+        """Recompute cells that are in RECIPE, which may evict others; return how many bytes are still to come back."""
         for cell in cells:
             if cell.where is not DEVICE:
                 self.counts.misses += cell.where is not NOTHING
@@ -149,21 +153,21 @@ class LimitedMemory(Generic[R]):
                     self.recover(cell)
         return sum(cell.size for cell in cells if cell.where is not DEVICE)
 
-    def room(self, size: int, keep: Sequence[R] = (), what: str = "") -> None:
-        """Make room, by sending away what was not used for longest, or as the policy says.
+    def evict_for(self, size: int, keep: Sequence[R] = (), what: str = "") -> None:
+        """Evict until `size` bytes are free: the least recently used first, or as the policy says.
 
-        While something is made again all goes to the host: what is made, or read for it, is to be there until the end.
+        During a recomputation all goes to the host by recency: a policy could drop what it made or reads.
         """
-        self.bury()
-        policy = None if self.pressed else self.policy
+        self.reap()
+        policy = None if self.recomputing else self.policy
         evict = self.evict_coldest if policy is None else policy.evict
         while self.held + size > self.limit:
             if not evict(self.held + size - self.limit, keep):
                 raise LimitError(self._too_much(size, keep, what))
-            self.bury()
+            self.reap()
 
     def evict_coldest(self, size: int, keep: Sequence[R]) -> bool:
-        """Send so many bytes to the host of what was not used for longest; return whether there were any."""
+        """Evict the least recently used to the host, at least `size` bytes; return whether there were any."""
         victims = self._coldest(size, keep)
         for cell in victims:
             self._evict(cell)
@@ -174,48 +178,49 @@ class LimitedMemory(Generic[R]):
         self.release(cell)
 
     def _coldest(self, size: int, keep: Sequence[R]) -> list[R]:
-        """So many bytes of those that were not used for longest, or all there are; what has no bytes frees none."""
-        found: list[R] = []
+        """Return the least recently used, `size` bytes or all that may go; what has no bytes would free none."""
+        victims: list[R] = []
         kept = {*keep}
-        for asked in (False, True) if self.pressed else (False,):  # what somebody may read unseen goes last
-            for cell in self.here:
+        for exposed in (False, True) if self.recomputing else (False,):  # what may be read unseen goes last
+            for cell in self.on_device:
                 if size <= 0:
-                    return found
-                if cell.size and not cell.pinned and bool(cell.asked) is asked and cell not in kept:
-                    found.append(cell)
+                    return victims
+                if cell.size and not cell.pinned and bool(cell.exposed) is exposed and cell not in kept:
+                    victims.append(cell)
                     size -= cell.size
-        return found
+        return victims
 
     def _too_much(self, size: int, keep: Sequence[R], what: str) -> str:
         needs, kept = self.held + size, {*keep}
-        others = [cell for cell in self.here if cell not in kept]
-        stuck = sum(cell.size for cell in others) + self.held - sum(cell.size for cell in self.here)
+        others = [cell for cell in self.on_device if cell not in kept]
+        stuck = sum(cell.size for cell in others) + self.held - sum(cell.size for cell in self.on_device)
         by = ", ".join(sorted({cell.pinned for cell in others if cell.pinned}))
         pinned = f", {human(stuck)} of it in storages that cannot move{f' ({by})' if by else ''}" if stuck else ""
-        whose, hint = self.told(what)
+        whose, hint = self.advice(what)
         return (
             f"{what or 'this'}{whose} holds {human(needs)} at once{pinned}, the limit is {human(self.limit)}; "
             f"the least limit that would do for it is {exact(needs)}{hint}"
         )
 
-    def told(self, what: str) -> tuple[str, str]:
-        """What to say of an op that needs too much: whose it is, and what would help."""
+    def advice(self, what: str) -> tuple[str, str]:
+        """Return whose the op is that needs too much, and what would help, as parts of the error."""
         return "", ""
 
     def wrote(self, cells: Iterable[R]) -> None:
-        """Cells have new bytes: what the host has of them is old."""
+        """Note that cells have new bytes: the host's copies of them are old."""
         for cell in cells:
             cell.version += 1
             if cell.copy is not None:
                 self.forget(cell)
 
-    def secure(self, cells: Sequence[R]) -> None:
-        """Make now what could no longer be made once cells are written; from here on nothing is to be made of them."""
+    def recompute_dependents(self, cells: Sequence[R]) -> None:
+        """Recompute now what could not be once these cells are written; nothing is recomputed from them after that."""
         for cell in cells:
-            for other in [*cell.feeds] if cell.feeds else ():
+            for other in [*cell.dependents] if cell.dependents else ():
                 if other.where is RECIPE:
                     self.bring(other)
-        if self.policy is not None:  # room for the write comes later: what goes for it may be made of what is written
+        # The write's own evictions come later: a policy must not drop then what would be recomputed from these cells.
+        if self.policy is not None:
             for cell in cells:
                 cell.version += 1
 
@@ -225,45 +230,45 @@ class LimitedMemory(Generic[R]):
         """Begin to copy a cell to the host, unless the host has it."""
         storage = cell.storage
         if cell.copy is None and cell.where is DEVICE and not cell.pinned and cell.version and storage is not None:
-            cell.copy = HostCopy(self._again("a copy to the host", self.engine.out, storage))
+            cell.copy = HostCopy(self._retry("a copy to the host", self.engine.out, storage))
             self.counts.out += cell.size
 
     def release(self, cell: R) -> None:
-        """Give a cell's memory on the device back; the host has the bytes, if anybody wrote them."""
+        """Free a cell's memory on the device; the host has the bytes, if anything wrote them."""
         storage = cell.storage
         if cell.where is not DEVICE or cell.pinned or storage is None:
             return
         if cell.copy is not None:
             cell.copy.drop_on_return = False  # it comes back once more
         self.out(cell)
-        self.settle(cell)
+        self.wait_for_copy(cell)
         self.pointers.empty(storage)
-        self._gone(cell, HOST if cell.version else NOTHING)
+        self._left_device(cell, HOST if cell.version else NOTHING)
 
     def drop(self, cell: R, recipe: Any) -> None:
-        """Give a cell's memory on the device back; its recipe makes the bytes again."""
+        """Free a cell's memory on the device; its recipe recomputes the bytes."""
         storage = cell.storage
         if cell.where is not DEVICE or cell.pinned or cell.copy is not None or storage is None:
-            raise ResidencyError(f"{cell!r} cannot be dropped: it is pinned, away, or the host has it")
+            raise ResidencyError(f"{cell!r} cannot be dropped: it is pinned, off the device, or the host has it")
         cell.recipe = recipe  # first, so that a Ctrl-C after the next line loses nothing
         try:
             self.pointers.empty(storage)
         except Exception:
             cell.recipe = None
             raise
-        self._gone(cell, RECIPE)
+        self._left_device(cell, RECIPE)
 
-    def _gone(self, cell: R, where: Where) -> None:
-        """A cell is on the device no longer; its bytes are where that says."""
-        there = {HOST: cell.copy is not None, RECIPE: cell.recipe is not None, NOTHING: not cell.version}
-        if cell.where is not DEVICE or not there.get(where):
+    def _left_device(self, cell: R, where: Where) -> None:
+        """Note that a cell is no longer on the device, and where its bytes are."""
+        possible = {HOST: cell.copy is not None, RECIPE: cell.recipe is not None, NOTHING: not cell.version}
+        if cell.where is not DEVICE or not possible.get(where):
             raise ResidencyError(f"{cell!r} went from {cell.where.value} to {where.value}, where it has no bytes")
         cell.where = where
-        del self.here[cell]
+        del self.on_device[cell]
         self.held -= cell.size
 
     def bring(self, cell: R, keep: Sequence[R] = ()) -> None:
-        """Give a cell its memory and bytes back; where the device has none left, of others than `keep`."""
+        """Bring a cell's bytes back to the device; if no memory is left there, others than `keep` are evicted."""
         storage = cell.storage
         if cell.where is DEVICE or storage is None:
             return
@@ -273,7 +278,7 @@ class LimitedMemory(Generic[R]):
         self._fill(cell, storage, keep)
         if cell.copy is not None:
             try:
-                self._again("a copy to the device", self.engine.back, storage, cell.copy.data)
+                self._retry("a copy to the device", self.engine.back, storage, cell.copy.data)
             except BaseException:
                 self.pointers.empty(storage)
                 raise
@@ -282,48 +287,49 @@ class LimitedMemory(Generic[R]):
         self.landed(cell)
 
     def _fill(self, cell: R, storage: Any, keep: Sequence[R]) -> None:
-        """Give a storage memory; where that is refused, within the limit or not, after others have lost theirs."""
+        """Allocate a storage's memory; as often as the device refuses, evict one cell more, whatever the limit says."""
         while True:
             try:
-                self._again("memory for what comes back", self.pointers.fill, storage, cell.size)
+                self._retry("memory for what comes back", self.pointers.fill, storage, cell.size)
                 return
             except self.no_memory:
-                if not self.squeeze(keep):
+                if not self.evict_one(keep):
                     raise
 
-    def _again(self, what: str, move: Callable[..., Any], *operands: Any) -> Any:
-        """Move, and once more where that failed: nothing is lost by it, and a failure that stays comes out."""
+    def _retry(self, what: str, move: Callable[..., Any], *operands: Any) -> Any:
+        """Move, and once more if that failed: a failure that passes costs nothing, one that stays is raised."""
         try:
             return move(*operands)
         except Exception as error:
-            self.stumbled(what, error)
+            self.on_retry(what, error)
             return move(*operands)
 
-    def squeeze(self, keep: Sequence[R] = ()) -> bool:
-        """Send away what was not used for longest, as the device has no memory left; return whether there was any."""
-        victim = next((x for x in self.here if not (x.pinned or x.asked) and x not in keep and x.size), None)
+    def evict_one(self, keep: Sequence[R] = ()) -> bool:
+        """Evict the least recently used, as the device has no memory left; return whether there was one."""
+        candidates = (cell for cell in self.on_device if not (cell.pinned or cell.exposed) and cell.size)
+        victim = next((cell for cell in candidates if cell not in keep), None)
         if victim is not None:
             self._evict(victim)
         return victim is not None
 
     def landed(self, cell: R) -> None:
-        """A cell is on the device again."""
+        """Note that a cell is on the device again."""
         if cell.where is DEVICE:
             raise ResidencyError(f"{cell!r} is on the device already")
         cell.where = DEVICE
         if cell.recipe is not None:
             cell.recipe.done()
-        self.here[cell] = None
+        self.on_device[cell] = None
         self.held += cell.size
         self.note()
 
-    def settle(self, cell: R) -> None:
-        """Let what computes next wait for a copy under way."""
+    def wait_for_copy(self, cell: R) -> None:
+        """Let what computes next wait for a copy in flight."""
         copy = cell.copy
         if copy is None:
             return
         if copy.in_flight:
-            self.engine.settle(copy.data)
+            self.engine.wait_for_copy(copy.data)
             copy.in_flight = False
         if copy.drop_on_return and cell.where is DEVICE:
             self.forget(cell)

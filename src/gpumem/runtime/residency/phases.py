@@ -11,7 +11,7 @@
 
 Where recording is cheap (`RunLoop.eager`) it begins with the first op that is not as planned, around Following and
 OnDemand, and ends when CALM iterations were as planned, or another iteration was found. A phase owns what it needs:
-whoever leaves one drops its recorder, its book and its planner.
+whoever leaves one drops its recorder, its iteration recorder and its planner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Generic, Protocol
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.environment import RunOp
 from gpumem.runtime.residency.follower import LOST, Follower
-from gpumem.runtime.residency.iteration_recorder import TRIES, Alike, Book
+from gpumem.runtime.residency.iteration_recorder import TRIES, Alike, IterationRecorder
 from gpumem.runtime.residency.ledger import Ledger
 from gpumem.runtime.residency.limited_memory import LimitedMemory, R
 from gpumem.runtime.residency.observing import tolerable
@@ -34,7 +34,7 @@ CALM = 2  # iterations in a row as planned, and what is recorded beside them is 
 
 
 @dataclass(slots=True)
-class Course(Generic[R]):
+class FollowedPlan(Generic[R]):
     """A plan that is followed, or was left for now: where the run stands, and who may find a better one.
 
     `marks` are boundaries within the iteration; `strayed` counts iterations in a row that were not as planned, `calm`
@@ -59,7 +59,7 @@ class Loop(Protocol[R]):
     memory: LimitedMemory[R]
     ledger: Ledger
     eager: bool
-    told: bool  # whether boundaries are
+    knows_boundaries: bool  # whether the program gives them
     failed: int  # periods in a row that were none
     phase: Phase[R]
 
@@ -81,24 +81,24 @@ class Loop(Protocol[R]):
     def record_beside(self) -> None:
         """Record beside the plan there is."""
 
-    def new_book(self) -> Book[R]:
-        """Return a book that begins here."""
+    def new_iterations(self) -> IterationRecorder[R]:
+        """Return an iteration recorder that begins here."""
 
     def give_up(self, why: str) -> None:
         """Record no more."""
 
-    def found(self, trace: Trace, found: Alike, book: Book[R], inner: Phase[R]) -> None:
+    def plan_iteration(self, trace: Trace, alike: Alike, iterations: IterationRecorder[R], inner: Phase[R]) -> None:
         """Have an iteration planned for."""
 
-    def switch(self, course: Course[R], trail: list[list[R]]) -> None:
+    def switch(self, followed: FollowedPlan[R], trail: list[list[R]]) -> None:
         """Go over to a better plan, if it is there."""
 
 
 class Phase(Generic[R]):
     """Around each op `before` and `after`; `boundary` where an iteration may end, `sure` if it does."""
 
-    book: Book[R] | None = None  # of the op that is under way, if it is recorded
-    course: Course[R] | None = None
+    iterations: IterationRecorder[R] | None = None  # of the op that is under way, if it is recorded
+    followed: FollowedPlan[R] | None = None
 
     def __init__(self, loop: Loop[R]) -> None:
         self.loop = loop
@@ -106,7 +106,7 @@ class Phase(Generic[R]):
     @property
     def follower(self) -> Follower[R] | None:
         """Of the plan there is, followed or not."""
-        return None if self.course is None else self.course.follower
+        return None if self.followed is None else self.followed.follower
 
     def before(self, call: RunOp[R]) -> int:
         """Do what is due before an op; return which one of the plan's it is, or `LOST`."""
@@ -122,134 +122,136 @@ class Phase(Generic[R]):
 
     def drop(self) -> None:
         """Whatever comes next, nothing of this is wanted."""
-        if self.course is not None:
-            self.course.drop()
+        if self.followed is not None:
+            self.followed.drop()
 
 
 class OnDemandPhase(Phase[R]):
     """Ops get what they touch. The plan that was left, if there is one, goes on where its first ops come by."""
 
-    def __init__(self, loop: Loop[R], course: Course[R] | None = None) -> None:
+    def __init__(self, loop: Loop[R], followed: FollowedPlan[R] | None = None) -> None:
         super().__init__(loop)
-        self.course = course
+        self.followed = followed
 
     def before(self, call: RunOp[R]) -> int:
         """Look whether the plan's first ops came by."""
-        course = self.course
-        if course is None or (i := course.follower.before(call)) == LOST:
+        followed = self.followed
+        if followed is None or (op := followed.follower.before(call)) == LOST:
             return LOST
         self.loop.tell("resumed")
-        self.loop.ledger.close(ON_DEMAND, course.follower.deviation, but=i)
-        course.follower.deviation = ""
-        self.loop.enter(FollowingPhase(self.loop, course))
-        return i
+        self.loop.ledger.close(ON_DEMAND, followed.follower.deviation, but=op)
+        followed.follower.deviation = ""
+        self.loop.enter(FollowingPhase(self.loop, followed))
+        return op
 
     def after(self, call: RunOp[R]) -> None:
         """Count the op; where no boundaries are told, an iteration is as long as the one that was planned."""
-        ledger, course = self.loop.ledger, self.course
+        ledger, followed = self.loop.ledger, self.followed
         ledger.ops += 1
-        if course is None:
+        if followed is None:
             return
         ledger.step()
-        course.follower.after(call)
-        if not self.loop.told and ledger.length >= course.follower.hints.n:
-            self._ended(course)
+        followed.follower.after(call)
+        if not self.loop.knows_boundaries and ledger.length >= followed.follower.hints.n:
+            self._ended(followed)
 
     def boundary(self, sure: bool) -> None:
         """An iteration without a plan is over; the next one may go along with it."""
-        course = self.course
-        if course is None:
+        followed = self.followed
+        if followed is None:
             self.loop.ledger.close(ON_DEMAND)
             return
-        self._ended(course)
+        self._ended(followed)
         if self.loop.phase is self:
-            course.follower.restart()
-            course.follower.deviation = ""
-            self.loop.enter(FollowingPhase(self.loop, course))
+            followed.follower.restart()
+            followed.follower.deviation = ""
+            self.loop.enter(FollowingPhase(self.loop, followed))
 
-    def _ended(self, course: Course[R]) -> None:
-        self.loop.ledger.close(ON_DEMAND, course.follower.deviation)
-        course.strayed += 1
-        if course.strayed >= PATIENCE and not self.loop.eager:
+    def _ended(self, followed: FollowedPlan[R]) -> None:
+        self.loop.ledger.close(ON_DEMAND, followed.follower.deviation)
+        followed.strayed += 1
+        if followed.strayed >= PATIENCE and not self.loop.eager:
             self.loop.record()
 
 
 class FollowingPhase(Phase[R]):
     """Ops go along with a plan, for which a better one may come at the end of an iteration."""
 
-    course: Course[R]
+    followed: FollowedPlan[R]
 
-    def __init__(self, loop: Loop[R], course: Course[R]) -> None:
+    def __init__(self, loop: Loop[R], followed: FollowedPlan[R]) -> None:
         super().__init__(loop)
-        self.course = course
+        self.followed = followed
 
     def before(self, call: RunOp[R]) -> int:
         """Do what the plan has before the op, or leave the plan."""
-        follower = self.course.follower
-        i = follower.before(call)
-        if i == LOST:
-            self.course.calm = 0
+        follower = self.followed.follower
+        op = follower.before(call)
+        if op == LOST:
+            self.followed.calm = 0
             self.loop.tell("deviated", follower.deviation)
             self.loop.ledger.step()
-            self.loop.enter(OnDemandPhase(self.loop, self.course))
+            self.loop.enter(OnDemandPhase(self.loop, self.followed))
             if self.loop.eager:
                 self.loop.record_beside()
-        return i
+        return op
 
     def after(self, call: RunOp[R]) -> None:
         """Do what the plan has after the op."""
         self.loop.ledger.ops += 1
-        if self.course.follower.after(call):
+        if self.followed.follower.after(call):
             self._ended()
 
     def _ended(self) -> None:
         """An iteration went along to its end."""
-        loop, course = self.loop, self.course
+        loop, followed = self.loop, self.followed
         row = loop.ledger.close(self.state())
         missed = loop.eager and row is not None and row.state == PLANNED and row.misses + row.evictions > 0
-        course.strayed, course.calm = (course.strayed + 1, 0) if missed else (0, course.calm + 1)
-        if missed and course.strayed == PATIENCE:  # ops that look as planned, on other blocks
+        followed.strayed, followed.calm = (followed.strayed + 1, 0) if missed else (0, followed.calm + 1)
+        if missed and followed.strayed == PATIENCE:  # ops that look as planned, on other blocks
             loop.record_beside()
-        loop.switch(course, course.follower.trail)
+        loop.switch(followed, followed.follower.trail)
 
     def state(self) -> str:
         """What an iteration is called that went along to its end; told by what was done, where nothing is planned."""
-        hints = self.course.follower.hints
+        hints = self.followed.follower.hints
         if hints.count:
             return PLANNED
         return IDLE if hints.trace.peak_load <= self.loop.memory.limit else ""
 
     def boundary(self, sure: bool) -> None:
         """Where it is none of the plan's, an iteration was over too soon."""
-        course, follower = self.course, self.course.follower
-        if follower.i in course.marks or not (sure or course.marks):
+        followed, follower = self.followed, self.followed.follower
+        if follower.position in followed.marks or not (sure or followed.marks):
             return
-        self.loop.ledger.close(ON_DEMAND, f"it ended after {follower.i} of {follower.hints.n} ops")
+        self.loop.ledger.close(ON_DEMAND, f"it ended after {follower.position} of {follower.hints.n} ops")
         follower.restart()
-        course.strayed += 1
-        if course.strayed >= PATIENCE:
+        followed.strayed += 1
+        if followed.strayed >= PATIENCE:
             self.loop.record()
 
 
 class RecordingPhase(Phase[R]):
     """Ops are written down around another phase, until two iterations are alike."""
 
-    book: Book[R]
+    iterations: IterationRecorder[R]
 
-    def __init__(self, loop: Loop[R], book: Book[R], inner: FollowingPhase[R] | OnDemandPhase[R]) -> None:
+    def __init__(
+        self, loop: Loop[R], iterations: IterationRecorder[R], inner: FollowingPhase[R] | OnDemandPhase[R]
+    ) -> None:
         super().__init__(loop)
-        self.book, self.inner = book, inner
+        self.iterations, self.inner = iterations, inner
 
     @property
-    def course(self) -> Course[R] | None:  # type: ignore[override]
+    def followed(self) -> FollowedPlan[R] | None:  # type: ignore[override]
         """Of the plan there is, followed or not."""
-        return self.inner.course
+        return self.inner.followed
 
     def before(self, call: RunOp[R]) -> int:
         """Do what the inner phase does; an input that is about to be written may end an iteration."""
-        found = self.book.before(call)
-        if found is not None:
-            self._alike(found)
+        alike = self.iterations.before(call)
+        if alike is not None:
+            self._on_alike(alike)
             return self.loop.phase.before(call)
         return self.inner.before(call)
 
@@ -257,77 +259,77 @@ class RecordingPhase(Phase[R]):
         """Note the op, and see whether that ends an iteration which was there before."""
         self.inner.after(call)
         self.loop.ledger.step()
-        course = self.course
-        if course is not None and course.calm >= CALM:
+        followed = self.followed
+        if followed is not None and followed.calm >= CALM:
             self.loop.go(self.inner)
             return
-        found = self.book.note(call)
-        if found is not None:
-            self._alike(found)
-        elif self.book.full:
+        alike = self.iterations.note(call)
+        if alike is not None:
+            self._on_alike(alike)
+        elif self.iterations.full:
             self._afresh()
 
     def boundary(self, sure: bool) -> None:
         """A recorded iteration is over."""
-        loop, book = self.loop, self.book
-        book.end()
-        loop.memory.bury()
+        loop, iterations = self.loop, self.iterations
+        iterations.end()
+        loop.memory.reap()
         loop.ledger.step()
         least = loop.ledger.least()
         loop.ledger.close(RECORDED)
         loop.lasts(least)
-        found = book.boundary()
-        if found is not None:
-            self._alike(found)
-        elif book.full:
+        alike = iterations.boundary()
+        if alike is not None:
+            self._on_alike(alike)
+        elif iterations.full:
             self._afresh()
         else:
-            book.begin()
+            iterations.begin()
 
     def _afresh(self) -> None:
-        """Go on with an empty book."""
+        """Go on with an empty recorder."""
         self.loop.ledger.close("" if self.loop.eager else RECORDED)
         self._empty()
 
     def _empty(self) -> None:
-        """Begin another book."""
-        self.book.close()
-        self.book = self.loop.new_book()
+        """Begin another recorder."""
+        self.iterations.close()
+        self.iterations = self.loop.new_iterations()
 
-    def _alike(self, found: Alike) -> None:
+    def _on_alike(self, alike: Alike) -> None:
         """Two iterations are alike: have them planned for, unless they are what is followed already."""
-        loop, book = self.loop, self.book
+        loop, iterations = self.loop, self.iterations
         try:
-            if isinstance(self.inner, FollowingPhase) and self._followed(self.inner.course, found):
+            if isinstance(self.inner, FollowingPhase) and self._is_planned(self.inner.followed, alike):
                 self.loop.go(self.inner)
                 return
-            trace = book.trace(found)
+            trace = iterations.trace(alike)
         except Exception as error:
             if not (isinstance(error, ValueError) or tolerable(error)):
                 raise
             self._none(str(error))
             return
         loop.failed = 0
-        loop.found(trace, found, book, self.inner)
+        loop.plan_iteration(trace, alike, iterations, self.inner)
 
-    def _followed(self, course: Course[R], found: Alike) -> bool:
-        """Whether what was found is what is followed; where that misses blocks, ops must touch what was planned."""
-        (lo, hi), i = found.bounds[-1], course.follower.i
-        if course.follower.hints.n != hi - lo:
+    def _is_planned(self, followed: FollowedPlan[R], alike: Alike) -> bool:
+        """Whether what was alike is what is followed; where that misses blocks, ops must touch what was planned."""
+        (lo, hi), done = alike.bounds[-1], followed.follower.position
+        if followed.follower.hints.n != hi - lo:
             return False
-        mine = self.book.recorder.trace(lo - i, hi - i)
-        return course.strayed < PATIENCE or _touched(mine) == _touched(course.follower.hints.trace)
+        iteration = self.iterations.recorder.trace(lo - done, hi - done)
+        return followed.strayed < PATIENCE or _touched(iteration) == _touched(followed.follower.hints.trace)
 
     def _none(self, why: str) -> None:
-        """What repeated is no iteration: go on with the book where boundaries are told, else with an empty one.
+        """What repeated is no iteration: go on with the recording where boundaries are given, else with an empty one.
 
         A detector reports a period once; what comes after it would go unseen.
         """
         self.loop.failed += 1
         if self.loop.failed >= TRIES:
             self.loop.give_up(why)
-        elif self.book.told:
-            self.book.begin()
+        elif self.iterations.knows_boundaries:
+            self.iterations.begin()
         else:
             self._empty()
 
@@ -336,4 +338,4 @@ def _touched(trace: Trace) -> list[list[int]]:
     """Which buffers each op touches, by the order in which they come first."""
     number: dict[int, int] = {}
     rows = zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())
-    return [[number.setdefault(b, len(number)) for b in (*reads, *writes)] for reads, writes in rows]
+    return [[number.setdefault(buffer, len(number)) for buffer in (*reads, *writes)] for reads, writes in rows]

@@ -23,19 +23,19 @@ class Iteration:
     number : int
         How many there were before it.
     state : str
-        `recorded`; `planned`; `on demand`: without a plan, or away from it; `idle`: it fits without one. `native`:
-        nothing was found away or sent away, and nothing is planned.
+        `recorded`; `planned`; `on demand`: without a plan, or not as planned; `idle`: it fits without one. `native`:
+        nothing was evicted, and nothing is planned.
     ops : int
     peak : int
         The most bytes held on the device at once.
     moved_out, moved_in : int
         Bytes copied.
-    again : int
-        Ops run again.
+    recomputed : int
+        Ops recomputed.
     misses : int
-        Storages that an op found away.
+        Storages that an op found off the device.
     evictions : int
-        Storages sent away to make room, unplanned.
+        Storages evicted for free bytes, unplanned.
     deviation : str
         Where it left the plan first; nothing where it did not.
     seconds : float
@@ -47,7 +47,7 @@ class Iteration:
     peak: int
     moved_out: int
     moved_in: int
-    again: int
+    recomputed: int
     misses: int
     evictions: int
     deviation: str
@@ -89,20 +89,21 @@ class ManagedReport(Shown):
         if self.plan is not None:
             head.append(f"plan: {self.plan!r}, {human(self.planned_peak)} held at most")
         rows: list[tuple[str, ...]] = [
-            ("iteration", "state", "ops", "peak", "out", "back", "again", "misses", "evicted", "time")
+            ("iteration", "state", "ops", "peak", "out", "back", "recomputed", "misses", "evicted", "time")
         ]
-        groups = [[*alike] for _, alike in groupby(self.iterations, lambda x: (_cells(x), x.deviation))]
+        groups = [[*alike] for _, alike in groupby(self.iterations, lambda row: (_cells(row), row.deviation))]
         rows += [(_which(alike), *_cells(alike[0]), _mean(alike)) for alike in groups]
-        width = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
-        table = ["  ".join(cell.rjust(w) for cell, w in zip(row, width)).rstrip() for row in rows]
-        told = [f"iteration {_which(x)}: {x[0].deviation}" for x in groups if x[0].deviation]
-        return "\n".join([*head, "", *table, *told, *(f"note: {note}" for note in self.notes)])
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        deviations = [f"iteration {_which(alike)}: {alike[0].deviation}" for alike in groups if alike[0].deviation]
+        return "\n".join([*head, "", *table, *deviations, *(f"note: {note}" for note in self.notes)])
 
 
-def _cells(x: Iteration) -> tuple[str, ...]:
+def _cells(row: Iteration) -> tuple[str, ...]:
     """What the table shows of an iteration beside its number and time: those that agree in it are one row."""
-    numbers = human(x.peak), human(x.moved_out), human(x.moved_in), str(x.again), str(x.misses), str(x.evictions)
-    return x.state, str(x.ops), *numbers
+    counts = str(row.recomputed), str(row.misses), str(row.evictions)
+    numbers = human(row.peak), human(row.moved_out), human(row.moved_in), *counts
+    return row.state, str(row.ops), *numbers
 
 
 def _which(alike: Sequence[Iteration]) -> str:
@@ -111,4 +112,4 @@ def _which(alike: Sequence[Iteration]) -> str:
 
 
 def _mean(alike: Sequence[Iteration]) -> str:
-    return human_ns(round(sum(x.seconds for x in alike) / len(alike) * 1e9))
+    return human_ns(round(sum(row.seconds for row in alike) / len(alike) * 1e9))

@@ -19,11 +19,11 @@ from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.environment import RunOp
 from gpumem.runtime.residency.follower import LOST, Follower
 from gpumem.runtime.residency.hints import Hints
-from gpumem.runtime.residency.iteration_recorder import Alike, Book
+from gpumem.runtime.residency.iteration_recorder import Alike, IterationRecorder
 from gpumem.runtime.residency.ledger import Ledger
 from gpumem.runtime.residency.limited_memory import LimitedMemory, LimitError, R
 from gpumem.runtime.residency.observing import Refusal, tolerable
-from gpumem.runtime.residency.phases import Course, FollowingPhase, OnDemandPhase, Phase, RecordingPhase
+from gpumem.runtime.residency.phases import FollowedPlan, FollowingPhase, OnDemandPhase, Phase, RecordingPhase
 from gpumem.runtime.residency.report import ON_DEMAND, RECORDED, ManagedReport
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
@@ -42,13 +42,13 @@ class Environment(Protocol[R]):
     def now(self) -> int:
         """The time, in ns."""
 
-    def book(self) -> Book[R]:
-        """Return a book of a recorder that has seen no op."""
+    def iterations(self) -> IterationRecorder[R]:
+        """Return an iteration recorder that has seen no op."""
 
     def follower(self, hints: Hints) -> Follower[R]:
         """Return who carries hints out."""
 
-    def settled(self, trace: Trace) -> Planning | str | None:
+    def on_iteration(self, trace: Trace) -> Planning | str | None:
         """Return what will plan for an iteration that was there twice.
 
         None where it fits as it is; or why it is to be recorded anew.
@@ -57,7 +57,7 @@ class Environment(Protocol[R]):
     def lasts(self, size: int) -> None:
         """So many bytes were alive all the time of a recorded iteration; raise LimitError where that is too much."""
 
-    def told(self, kind: str, why: str) -> None:
+    def report(self, kind: str, why: str) -> None:
         """Something for a log: an iteration was `found`, or is `planned` for; ops `deviated`, or `resumed`."""
 
 
@@ -81,11 +81,11 @@ class RunLoop(Generic[R]):
     def __init__(self, environment: Environment[R], *, wait: bool, eager: bool) -> None:
         self.environment, self.wait, self.eager = environment, wait, eager
         self.memory = environment.memory
-        self.memory.stumbled = lambda what, error: self.note(f"{what} was tried twice: {type(error).__name__}: {error}")
+        self.memory.on_retry = lambda what, error: self.note(f"{what} was tried twice: {type(error).__name__}: {error}")
         self.ledger = Ledger(self.memory, environment.now)
         self.notes: deque[str] = deque(maxlen=NOTES)
         self.noted = 0  # notes so far
-        self.told = False  # whether boundaries are
+        self.knows_boundaries = False  # whether the program gives them
         self.failed = 0  # periods in a row that were none
         self.given_up = False  # to record
         self.hints: Hints | None = None  # those that were followed last
@@ -93,15 +93,15 @@ class RunLoop(Generic[R]):
         self.phase: Phase[R] = OnDemandPhase(self)
 
     def go(self, phase: Phase[R]) -> None:
-        """Let another phase begin; a book that is not taken along is closed."""
-        book, self.phase = self.phase.book, phase
-        if book is not None and book is not phase.book:
-            book.close()
+        """Let another phase begin; an iteration recorder that is not taken along is closed."""
+        iterations, self.phase = self.phase.iterations, phase
+        if iterations is not None and iterations is not phase.iterations:
+            iterations.close()
 
     @property
     def job(self) -> Planning | None:
         """Who makes a plan now, for what is followed."""
-        return None if self.phase.course is None else self.phase.course.job
+        return None if self.phase.followed is None else self.phase.followed.job
 
     # around an op
 
@@ -124,7 +124,7 @@ class RunLoop(Generic[R]):
         """An iteration may end here; it does where that is `sure`, unless one ended right before."""
         if not self.ledger.ops and not self.ledger.length:
             return
-        self.told = True
+        self.knows_boundaries = True
         try:
             self.phase.boundary(sure)
         except Exception as error:
@@ -150,19 +150,19 @@ class RunLoop(Generic[R]):
     def start(self) -> None:
         """Begin, or go on after a pause, where an iteration begins."""
         self.ledger.start()
-        if (book := self.phase.book) is not None:
-            self.observed(book.begin)
-        elif self.phase.course is None and not self.given_up:
+        if (iterations := self.phase.iterations) is not None:
+            self.observed(iterations.begin)
+        elif self.phase.followed is None and not self.given_up:
             self.observed(self.record)
 
     def pause(self) -> None:
         """The program goes on without the run for a while; a plan under way is there when it comes back."""
-        if (book := self.phase.book) is not None:
-            self.observed(book.end)
-        elif (course := self.phase.course) is not None:
-            if course.follower.i:
-                course.follower.restart()
-            self.go(FollowingPhase(self, course))
+        if (iterations := self.phase.iterations) is not None:
+            self.observed(iterations.end)
+        elif (followed := self.phase.followed) is not None:
+            if followed.follower.position:
+                followed.follower.restart()
+            self.go(FollowingPhase(self, followed))
 
     def close(self) -> None:
         """Close the last row, and want no plan any more; who makes one ends at its next step."""
@@ -183,18 +183,18 @@ class RunLoop(Generic[R]):
     def record(self) -> None:
         """Begin to record, and forget the plan there was."""
         self.phase.drop()
-        self.go(RecordingPhase(self, self.new_book(), OnDemandPhase(self)))
+        self.go(RecordingPhase(self, self.new_iterations(), OnDemandPhase(self)))
 
     def record_beside(self) -> None:
         """Begin to record beside the plan there is."""
         if isinstance(self.phase, FollowingPhase | OnDemandPhase):
-            self.go(RecordingPhase(self, self.environment.book(), self.phase))
+            self.go(RecordingPhase(self, self.environment.iterations(), self.phase))
 
-    def new_book(self) -> Book[R]:
-        """Return a book that begins here."""
-        book = self.environment.book()
-        book.begin()
-        return book
+    def new_iterations(self) -> IterationRecorder[R]:
+        """Return an iteration recorder that begins here."""
+        iterations = self.environment.iterations()
+        iterations.begin()
+        return iterations
 
     def give_up(self, why: str) -> None:
         """Go on without a recorder, and so without a plan."""
@@ -206,73 +206,73 @@ class RunLoop(Generic[R]):
     def follow(self, trace: Trace, plan: Plan) -> None:
         """Follow a plan from the next op on, which is taken for the first."""
         self.phase.drop()
-        self.go(FollowingPhase(self, self._course(trace, plan)))
+        self.go(FollowingPhase(self, self._followed_plan(trace, plan)))
 
-    def _course(self, trace: Trace, plan: Plan) -> Course[R]:
+    def _followed_plan(self, trace: Trace, plan: Plan) -> FollowedPlan[R]:
         self.hints = Hints.of(trace, plan)
-        return Course(self.environment.follower(self.hints))
+        return FollowedPlan(self.environment.follower(self.hints))
 
     # an iteration that was there twice
 
-    def found(self, trace: Trace, found: Alike, book: Book[R], inner: Phase[R]) -> None:
+    def plan_iteration(self, trace: Trace, alike: Alike, iterations: IterationRecorder[R], inner: Phase[R]) -> None:
         """Go along with an iteration, and have it planned for."""
-        self._rows(found, len(book.keys), inner)
+        self._rows(alike, len(iterations.keys), inner)
         self.tell("found", f"{trace.n} ops")
-        (lo, hi), now = found.bounds[-1], found.bounds[-1][1] == len(book.keys)
-        trail, abandoned = book.trail[lo:hi], inner.course
+        (lo, hi), now = alike.bounds[-1], alike.bounds[-1][1] == len(iterations.keys)
+        trail, abandoned = iterations.trail[lo:hi], inner.followed
         if abandoned is not None:
             abandoned.drop()
-        job = self.environment.settled(trace)
+        job = self.environment.on_iteration(trace)
         if isinstance(job, str):
             self.note(f"recorded anew: {job}")
             self.record()
             return
-        course = self._course(trace, Plan.of(trace))
-        course.marks, course.job = found.marks, job
+        followed = self._followed_plan(trace, Plan.of(trace))
+        followed.marks, followed.job = alike.marks, job
         if now:
-            self.go(FollowingPhase(self, course))
+            self.go(FollowingPhase(self, followed))
         else:  # it ended some ops ago, and the next one is to be found
-            course.follower.i = LOST
-            self.go(OnDemandPhase(self, course))
+            followed.follower.position = LOST
+            self.go(OnDemandPhase(self, followed))
         self._fit()
         if job is not None:
             job.start(self._job)
             self._job = job
             if self.wait:
                 job.stop()
-                self.switch(course, trail if now else [])
+                self.switch(followed, trail if now else [])
                 self.ledger.began = self.environment.now()  # no iteration's time
 
-    def _rows(self, found: Alike, count: int, inner: Phase[R]) -> None:
-        """Close the rows before, between and after the iterations found, of so many recorded ops."""
+    def _rows(self, alike: Alike, count: int, inner: Phase[R]) -> None:
+        """Close the rows before, between and after the iterations alike, of so many recorded ops."""
         deviation = "" if inner.follower is None else inner.follower.deviation
         state = "" if self.eager else RECORDED
-        for end in (*(begin for begin, _ in found.bounds), found.bounds[-1][1]):
+        for end in (*(begin for begin, _ in alike.bounds), alike.bounds[-1][1]):
             self.ledger.close(ON_DEMAND if deviation else state, deviation, but=count - end)
             deviation = ""
 
-    def switch(self, course: Course[R], trail: list[list[R]]) -> None:
+    def switch(self, followed: FollowedPlan[R], trail: list[list[R]]) -> None:
         """Go over to a better plan if it is there, at the end of an iteration whose ops touched these."""
-        job = course.job
+        job = followed.job
         if job is None or not trail:
             return
         if job.done:
             for note in job.notes:
                 self.note(note)
-            course.job = None
+            followed.job = None
         if (news := job.news()) is None:
             return
         trace, plan = news
         self.hints = Hints.of(trace, plan, tails(job.trace, trace, job.limit))
-        course.follower = self.environment.follower(self.hints)
+        followed.follower = self.environment.follower(self.hints)
         self.tell("planned", repr(plan))
-        course.follower.switch(trail)
+        followed.follower.switch(trail)
         self._fit()
 
     def _fit(self) -> None:
         """Be within the limit, which may be known just now."""
         with suppress(LimitError):  # which the next op will say
-            self.memory.room(0)
+            self.memory.evict_for(0)
         self.memory.peak = self.memory.held  # what moved is the next op's
 
     # what came of it
@@ -283,7 +283,7 @@ class RunLoop(Generic[R]):
 
     def tell(self, kind: str, why: str = "") -> None:
         """Tell a log."""
-        self.environment.told(kind, why)
+        self.environment.report(kind, why)
 
     def note(self, text: str) -> None:
         """Say something in the report."""

@@ -148,7 +148,7 @@ def record(
     if isinstance(make, TrainingScript):
         make.check(device, batch)
     whole = isinstance(make, TrainingScript)
-    with alone(CaptureMode.alone), _world(device, in_bytes(chunk), assume, timed, whole_script=whole) as mode:
+    with alone(CaptureMode.alone), _step_contexts(device, in_bytes(chunk), assume, timed, whole_script=whole) as mode:
         if isinstance(make, TrainingScript):
             return recorded(make, mode, warmup, iterations, name)
         with mode:
@@ -158,25 +158,25 @@ def record(
 
 
 @contextmanager
-def _world(
+def _step_contexts(
     device: str, chunk: int | None, assume: str | None, timed: bool, *, whole_script: bool = False
 ) -> Iterator[CaptureMode]:
     """What a step runs in, and who watches it: the device, hooks, no garbage collection in the middle."""
     mode = CaptureMode(device, Scene(), stopwatch(device, host=timed), chunk, assume)
-    with ExitStack() as world:
+    with ExitStack() as contexts:
         if device == "meta":
-            world.enter_context(as_cuda())
+            contexts.enter_context(as_cuda())
         if device != "cpu":
-            world.enter_context(elsewhere(device, mode.scene, mode.values, whole_script=whole_script))
-        world.enter_context(refusing())
-        world.enter_context(mode.scene.followed())
+            contexts.enter_context(elsewhere(device, mode.scene, mode.values, whole_script=whole_script))
+        contexts.enter_context(refusing())
+        contexts.enter_context(mode.scene.followed())
         if gc.isenabled():
             gc.disable()
-            world.callback(gc.enable)
+            contexts.callback(gc.enable)
         if not gc.get_freeze_count():  # what is there already is no garbage of the step: PyTorch is a tenth of a second
             gc.collect()
             gc.freeze()
-            world.callback(gc.unfreeze)
+            contexts.callback(gc.unfreeze)
         yield mode
 
 

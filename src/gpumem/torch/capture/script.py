@@ -139,10 +139,10 @@ def _as_main(script: TrainingScript) -> Iterator[ModuleType]:
     path = Path(script.path).absolute()
     module.__file__, module.__loader__ = str(path), SourceFileLoader("__main__", str(path))
     dtype, gradients = torch.get_default_dtype(), torch.is_grad_enabled()
-    with ExitStack() as world:
-        world.callback(torch.set_grad_enabled, gradients)
-        world.callback(torch.set_default_dtype, dtype)
-        world.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])  # what it imported stays
+    with ExitStack() as contexts:
+        contexts.callback(torch.set_grad_enabled, gradients)
+        contexts.callback(torch.set_default_dtype, dtype)
+        contexts.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])  # what it imported stays
         sys.modules["__main__"] = module
         begin = [str(path.resolve().parent), *sys.path]
         with patch.object(sys, "argv", [script.path, *script.args]), patch.object(sys, "path", begin):

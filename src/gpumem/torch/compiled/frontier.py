@@ -17,10 +17,10 @@ LEAST = 60  # splits, however large the graph is
 
 @dataclass(frozen=True, order=True, slots=True)
 class Point:
-    """Bytes held at most, what runs again; by which base, and by which ops that may run again."""
+    """Bytes held at most, what is recomputed; by which base, and by which ops that may be recomputed."""
 
     peak: int
-    again: float
+    recomputed: float
     base: int
     ops: tuple[int, ...]
 
@@ -35,11 +35,11 @@ class Frontier:
 
     def take(self, ops: Ops, base: int) -> None:
         """Look at a split, and keep it if no other is as good."""
-        again = tuple(sorted(ops & self.splits.allowed))
-        split = self.splits.of(base, again)
-        if split and not any(p.peak <= split.peak and p.again <= split.again for p in self.points):
-            others = [p for p in self.points if p.peak < split.peak or p.again < split.again]
-            self.points = sorted([*others, Point(split.peak, split.again, base, again)])
+        recomputed = tuple(sorted(ops & self.splits.allowed))
+        split = self.splits.of(base, recomputed)
+        if split and not any(p.peak <= split.peak and p.recomputed <= split.recomputed for p in self.points):
+            others = [p for p in self.points if p.peak < split.peak or p.recomputed < split.recomputed]
+            self.points = sorted([*others, Point(split.peak, split.recomputed, base, recomputed)])
 
     @property
     def goes_on(self) -> bool:
@@ -47,7 +47,7 @@ class Frontier:
         return self.splits.tried < self.tries
 
     def within(self, peak: int) -> Point:
-        """Return what runs the least again within some bytes; where nothing does, what holds the fewest."""
+        """Return what recomputes least within some bytes; where nothing does, what holds the fewest."""
         return next((p for p in reversed(self.points) if p.peak <= peak), self.points[0])
 
 

@@ -1,4 +1,4 @@
-"""The graph that `torch.compile` splits: what its halves hold and run again, whichever values are saved."""
+"""The graph that `torch.compile` splits: what its halves hold and recompute, whichever values are saved."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _hint(size: Any) -> int:
 
 
 def runtime_of(node: Any) -> float:
-    """Return PyTorch's estimate for a node: flops, unless told otherwise; 1 where there are none.
+    """Return PyTorch's estimate for a node: flops, unless descriptions otherwise; 1 where there are none.
 
     Flops are looked up here: the solver is called where fake tensors cannot be computed with.
     """
@@ -43,10 +43,10 @@ def runtime_of(node: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What some saved values come to: bytes held at most, runtime of what runs again, the nodes that hold the most."""
+    """What some saved values come to: bytes held at most, time of what is recomputed, the nodes that hold most."""
 
     peak: int
-    again: float
+    recomputed: float
     held: frozenset[int]
 
 
@@ -103,10 +103,10 @@ class Joint:
         """
         output = next(iter(graph.find_nodes(op="output")))
         returned = pytree.arg_tree_leaves(*output.args)
-        told = output.meta.get("desc") or [None] * len(returned)
-        kinds = [type(d).__name__ for d in told]
+        descriptions = output.meta.get("desc") or [None] * len(returned)
+        kinds = [type(d).__name__ for d in descriptions]
         first = kinds.index("GradAOTOutput") if "GradAOTOutput" in kinds else len(returned) - len(self.arguments)
-        outputs = [(self.of[x], d) for x, d in zip(returned[:first], told) if isinstance(x, torch.fx.Node)]
+        outputs = [(self.of[x], d) for x, d in zip(returned[:first], descriptions) if isinstance(x, torch.fx.Node)]
         changes = [getattr(d, "mutated_input", None) for _, d in outputs]
         self.outputs = [i for i, _ in outputs]
         self.lasting = [i for (i, _), change in zip(outputs, changes) if change is None]
@@ -181,7 +181,7 @@ class Joint:
         return [node, *(y for x in items.get(node, ()) for y in self._with_items(x, items))]
 
     def split(self, saved: Iterable[int]) -> Split | None:
-        """Say what a step holds at most, and what it runs again, with these values saved. O(nodes + edges).
+        """Say what a step holds at most, and what it recomputes, with these values saved. O(nodes + edges).
 
         None where the backward half would read what the forward half overwrites.
         """
@@ -207,17 +207,17 @@ class Joint:
         for i in self.gradients:
             lives.use(i, lives.end)
         peak, held = lives.peak()
-        again = sum(self.runtime[i] for i in backward if i in both)
-        return Split(peak, again, frozenset(held))
+        recomputed = sum(self.runtime[i] for i in backward if i in both)
+        return Split(peak, recomputed, frozenset(held))
 
 
 class _Lives:
-    """Since when and until when each storage is held. One that is made again in the backward half is another one."""
+    """Since when and until when each storage is held. One that is recomputed in the backward half is another one."""
 
     def __init__(self, joint: Joint, forward: int, backward: int) -> None:
         self.joint = joint
         self.turn, self.end = forward, forward + backward
-        self.again = len(joint.size)  # is added to the number of what is made again
+        self.recomputed_offset = len(joint.size)  # is added to the number of a recomputed storage
         self.since: dict[int, int] = {}
         self.until: dict[int, int] = {}
         self.by_node: dict[int, list[int]] = {}
@@ -227,12 +227,12 @@ class _Lives:
         joint = self.joint
         made = joint.made[node]
         of_inputs = [s for x in joint.inputs[node] for s in self.by_node.get(x, ())]
-        after = self.again if step >= self.turn and joint.called[node] else 0
-        mine = []
+        after = self.recomputed_offset if step >= self.turn and joint.called[node] else 0
+        own = []
         for s in joint.storages[node]:
-            mine.append(s + after if s in made else next(x for x in of_inputs if x % self.again == s))
-            self.since.setdefault(mine[-1], step)
-        self.by_node[node] = mine
+            own.append(s + after if s in made else next(x for x in of_inputs if x % self.recomputed_offset == s))
+            self.since.setdefault(own[-1], step)
+        self.by_node[node] = own
         self.use(node, step)
 
     def use(self, node: int, step: int) -> None:
@@ -252,9 +252,9 @@ class _Lives:
         change = [0] * (self.end + 2)
         size = self.joint.size
         for s, since in self.since.items():
-            change[since] += size[s % self.again]
-            change[self.until[s] + 1] -= size[s % self.again]
+            change[since] += size[s % self.recomputed_offset]
+            change[self.until[s] + 1] -= size[s % self.recomputed_offset]
         held = list(accumulate(change))
         at = max(range(len(held)), key=held.__getitem__)
-        there = {s % self.again for s, since in self.since.items() if since <= at <= self.until[s]}
+        there = {s % self.recomputed_offset for s, since in self.since.items() if since <= at <= self.until[s]}
         return held[at], {i for i, made in enumerate(self.joint.made) if not there.isdisjoint(made)}

@@ -30,8 +30,8 @@ class Chosen:
         Bytes that the budget or the limit came to.
     peak : int
         Bytes that the forward and the backward graph hold at most: parameters, inputs and results included.
-    again : float
-        What the backward graph runs again, by the estimate that PyTorch is told to use: flops, unless told otherwise.
+    recomputed : float
+        What the backward graph recomputes, by the estimate that PyTorch is set to use: flops, unless set otherwise.
     least, full : int
         The least peak that was found, and that of the split PyTorch makes at budget 1.
     tried : int
@@ -40,7 +40,7 @@ class Chosen:
 
     asked: int
     peak: int
-    again: float
+    recomputed: float
     least: int
     full: int
     tried: int
@@ -70,7 +70,7 @@ class Solver:
     def __call__(
         self, memory: Sequence[float], graph: Any, budget: float, info: Any, ops: Sequence[Any]
     ) -> tuple[list[int], list[int]]:
-        """Return the positions in `ops` of what is saved, and of what may run again. PyTorch calls this."""
+        """Return the positions in `ops` of what is saved, and of what may be recomputed. PyTorch calls this."""
         if self._last is None or self._last[0]() is not graph:
             splits = Splits(graph, info, ops)
             self._last = (weakref.ref(graph), splits, search(splits, memory))
@@ -79,12 +79,12 @@ class Solver:
         full = splits.given[0].peak if splits.given[0] else frontier.points[-1].peak
         asked = self._asked(budget, least, full, splits)
         point = frontier.within(asked)
-        self.chosen.append(Chosen(asked, point.peak, point.again, least, full, splits.tried))
+        self.chosen.append(Chosen(asked, point.peak, point.recomputed, least, full, splits.tried))
         if point.peak > asked and self.limit is not None:
             warnings.warn(f"limit {exact(asked)}: the least that was found holds {exact(point.peak)}", stacklevel=2)
         splits.tag(point.base)
-        again = set(point.ops)
-        return [k for k in range(len(ops)) if k not in again], sorted(again)
+        recomputed = set(point.ops)
+        return [k for k in range(len(ops)) if k not in recomputed], sorted(recomputed)
 
     def _asked(self, budget: float, least: int, full: int, splits: Splits) -> int:
         """Return the bytes asked for; where PyTorch did not ask at larger budgets, no more than what it then took."""
@@ -114,8 +114,8 @@ def solver(budget: float | None = None, limit: int | str | None = None) -> Solve
     """Return a solver for `torch._functorch.config.activation_memory_budget_solver`.
 
     PyTorch splits the joint graph of a compiled model into a forward and a backward graph, and asks a solver which
-    costly ops the backward graph runs again. Its own ones count the bytes saved in between. This one counts what both
-    graphs hold at most, storage by storage, in the order they run: it takes what runs the least again within the bytes
+    costly ops the backward graph recomputes. Its own ones count the bytes saved in between. This one counts what both
+    graphs hold at most, storage by storage, in the order they run: it takes what recomputes least within the bytes
     that a budget comes to.
 
     Parameters
@@ -147,9 +147,9 @@ def solver(budget: float | None = None, limit: int | str | None = None) -> Solve
     Notes
     -----
     The search knows of no budget, so the peak never rises as the budget falls. It starts from what PyTorch's own
-    knapsack chooses for 21 budgets, so that at the peak of one of these no more runs again. It looks at 400,000 nodes
+    knapsack chooses for 21 budgets, so that at the peak of one of them no more is recomputed. It looks at 400,000 nodes
     of splits, some seconds, and is deterministic. Ops that draw random numbers, and those that read what the forward
-    graph overwrites, never run again. Kernels' workspaces and what a compiler fuses away are not known. On
+    graph overwrites, are never recomputed. Kernels' workspaces and what a compiler fuses away are not known. On
     PyTorch 2.12 what calls the graphs holds some saved values for longer than they do: up to 10 % more in our nets.
 
     Examples

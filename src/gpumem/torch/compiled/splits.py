@@ -1,4 +1,4 @@
-"""What PyTorch's minimum cut saves, whichever ops may run again."""
+"""What PyTorch's minimum cut saves, whichever ops may be recomputed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpumem.torch.internals.partitioner import functorch_config, networks, parti
 
 
 class Splits:
-    """Splits of a joint graph by the dear ops that may run again, as positions in `ops`, on one of several bases.
+    """Splits of a joint graph by the costly ops that may be recomputed, as positions in `ops`, on one of several bases.
 
-    A base is a set of cheap ops that may not: what PyTorch itself would not run again at budget 1, where it asks for
+    A base is a set of cheap ops that may not: what PyTorch itself would not recompute at budget 1, where it asks for
     less, and where for the least. They are tagged to be saved, as PyTorch's partitioner tags collectives. So is, on any
     base, what must not run twice: ops that would draw other random numbers, and those that read what the forward half
     overwrites (batch norm's running statistics). `given` are the splits that PyTorch makes on these bases by itself.
@@ -55,9 +55,9 @@ class Splits:
         for i in self._tags[base]:
             self.joint.nodes[i].meta["recompute"] = torch.utils.checkpoint.CheckpointPolicy.MUST_SAVE
 
-    def of(self, base: int, again: Iterable[int]) -> Split | None:
-        """Return the split where some ops may run again; None where there is none that is right."""
-        return self._split(self._bases[base], [self._name[k] for k in again])
+    def of(self, base: int, recomputed: Iterable[int]) -> Split | None:
+        """Return the split where some ops may be recomputed; None where there is none that is right."""
+        return self._split(self._bases[base], [self._name[k] for k in recomputed])
 
     def _split(self, network: FlowNetwork, opened: Iterable[str]) -> Split | None:
         cut = network.cut(opened)

@@ -154,8 +154,8 @@ def redirected(stand_ins: Iterable[tuple[str, Any]]) -> Iterator[None]:
     ...     print(original("torch.compile"))
     None
     """
-    with ExitStack() as world:
+    with ExitStack() as contexts:
         for name, stand_in in stand_ins:
             if (place := place_of(row_of(name))) is not None:
-                world.enter_context(patch.object(*place, stand_in))
+                contexts.enter_context(patch.object(*place, stand_in))
         yield

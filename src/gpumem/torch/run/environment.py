@@ -1,4 +1,4 @@
-"""What a run loop needs of a PyTorch step: a book, whose ops the recorder of captures writes down, and a follower."""
+"""What a run loop needs of a PyTorch step: an iteration recorder, over the recorder of captures, and a follower."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.hints import Hints
-from gpumem.runtime.residency.iteration_recorder import Alike, Book
+from gpumem.runtime.residency.iteration_recorder import Alike, IterationRecorder
 from gpumem.torch.capture.captured import cut
 from gpumem.torch.capture.op_recorder import OpRecorder
 from gpumem.torch.run.memory import Memory
@@ -21,7 +21,7 @@ from gpumem.trace import Trace
 MIN_LENGTH = 1  # events of what repeats: what repeats within a step keeps what it makes, and so is none
 
 
-class StepBook(Book[Cell]):
+class StepBook(IterationRecorder[Cell]):
     """A recording of the ops of a step since some moment.
 
     Parameters
@@ -32,7 +32,7 @@ class StepBook(Book[Cell]):
     timed : Timed, optional
         Runs the ops, and says how long they took.
     repeats : bool
-        Whether to look for what repeats, until a boundary is told.
+        Whether to look for what repeats, until a boundary is given.
     observed : callable
         Calls what may fail, and must not fail the step.
     """
@@ -42,8 +42,8 @@ class StepBook(Book[Cell]):
     ) -> None:
         self.ops = OpRecorder(memory, memory.device, scene, timed, as_bare=False)
         super().__init__(self.ops.recorder, repeats, MIN_LENGTH)
-        self._memory, self._buried = memory, lambda cell: observed(self.ops.buried, cell)
-        memory.buried = self._buried
+        self._memory, self._buried = memory, lambda cell: observed(self.ops.on_reaped, cell)
+        memory.on_reaped = self._buried
 
     def begin(self) -> None:
         """An iteration may begin here."""
@@ -54,9 +54,9 @@ class StepBook(Book[Cell]):
         self.ops.end()
 
     def close(self) -> None:
-        """Nothing is recorded any more; another book may be told of deaths by now."""
-        if self._memory.buried is self._buried:
-            self._memory.buried = None
+        """Nothing is recorded any more; another iterations may be told of deaths by now."""
+        if self._memory.on_reaped is self._buried:
+            self._memory.on_reaped = None
 
     def trace(self, found: Alike) -> Trace:
         """Return the last of two iterations; WorkloadError where they are none."""
@@ -70,7 +70,7 @@ class StepEnvironment:
     ----------
     memory : Memory
     scene : Scene
-    settled, lasts : callable
+    on_iteration, lasts : callable
         As `Environment` has them.
     repeats : bool
         Whether an iteration that nobody tells of is looked for in what repeats.
@@ -82,24 +82,30 @@ class StepEnvironment:
         self,
         memory: Memory,
         scene: Scene,
-        settled: Callable[[Trace], Planning | str | None],
+        on_iteration: Callable[[Trace], Planning | str | None],
         lasts: Callable[[int], None],
         repeats: bool,
     ) -> None:
-        self.memory, self.scene, self.settled, self.lasts, self.repeats = memory, scene, settled, lasts, repeats
+        self.memory, self.scene, self.on_iteration, self.lasts, self.repeats = (
+            memory,
+            scene,
+            on_iteration,
+            lasts,
+            repeats,
+        )
         self._timed = stopwatch(memory.device)
 
     def now(self) -> int:
         """The time, in ns."""
         return perf_counter_ns()
 
-    def book(self) -> StepBook:
-        """Return a book that has seen no op."""
+    def iterations(self) -> StepBook:
+        """Return an iteration recorder that has seen no op."""
         return StepBook(self.memory, self.scene, self._timed, self.repeats, self.observed)
 
     def follower(self, hints: Hints) -> Remaker:
         """Return who carries hints out."""
         return Remaker(self.memory, hints)
 
-    def told(self, kind: str, why: str) -> None:
+    def report(self, kind: str, why: str) -> None:
         """Nothing is logged."""

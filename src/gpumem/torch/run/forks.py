@@ -12,8 +12,8 @@ _ACTIVE: weakref.WeakSet[Forks] = weakref.WeakSet()
 class Forks:
     """While it stands, `told` is called in each process that is forked from this one."""
 
-    def __init__(self, told: Callable[[], None]) -> None:
-        self.told = told
+    def __init__(self, report: Callable[[], None]) -> None:
+        self.report = report
 
     def __enter__(self) -> None:
         _ACTIVE.add(self)
@@ -25,7 +25,7 @@ class Forks:
 def _forked() -> None:
     for one in [*_ACTIVE]:
         _ACTIVE.discard(one)
-        one.told()
+        one.report()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

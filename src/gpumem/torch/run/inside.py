@@ -48,8 +48,8 @@ class Inside(TorchDispatchMode):
         if call is None:
             return func(*args, **kwargs)
         cells, written = [*dict.fromkeys([*self.held, *memory.of(call.operands)])], memory.of(call.written)
-        memory.secure(written)
-        memory.ready(cells, 0, f"{call.kind.name}, within another op,")
+        memory.recompute_dependents(written)
+        memory.ensure_resident(cells, 0, f"{call.kind.name}, within another op,")
         memory.wrote(written)
         result = Inside(memory, cells).run(func, *args, **kwargs) if runs_python(func) else func(*args, **kwargs)
         for x in tensors(result if isinstance(result, (list, tuple)) else (result,), memory.device):

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpumem.runtime.residency.follower import LOST
 from gpumem.runtime.residency.hints import LEAVE, looks
-from gpumem.runtime.residency.iteration_recorder import Book
+from gpumem.runtime.residency.iteration_recorder import IterationRecorder
 from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitError
 from gpumem.runtime.residency.run_loop import RunLoop
 from gpumem.torch.internals import torch
@@ -42,7 +42,7 @@ class Within(OpMode):
     def other(self, kind: Kind, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run what is no op; a view needs the size, which may go with the memory."""
         if not self.memory.pointers.views:
-            self.memory.ready(self.memory.of(tensors(args, self.device)), 0, str(func))
+            self.memory.ensure_resident(self.memory.of(tensors(args, self.device)), 0, str(func))
         result = func(*args, **kwargs)
         if kind.keeps:  # what a nested tensor knows its sizes by, asked for where C++ cannot throw
             for cell in self.memory.of(tensors((result,), self.device)):
@@ -56,7 +56,7 @@ class Within(OpMode):
         if memory.engine.follow() and JOINED not in loop.notes:
             loop.note(JOINED)
         if memory.dead:
-            memory.bury()
+            memory.reap()
         # 2. What it touches, and what it looks like.
         self._operands(call)
         # 3. What a plan has before it.
@@ -67,8 +67,8 @@ class Within(OpMode):
         #    it, also if the op fails half-way.
         fresh = self._expected(i, call)
         if call.writes:
-            memory.secure(call.writes)
-        memory.ready(call.reads, fresh, call.kind.name)
+            memory.recompute_dependents(call.writes)
+        memory.ensure_resident(call.reads, fresh, call.kind.name)
         if call.writes:
             memory.wrote(call.writes)
         # 5. It runs as it was asked for, and is recorded.
@@ -97,7 +97,7 @@ class Within(OpMode):
             operands = [*dict.fromkeys([*memory.of(call.read), *written])]
         call.reads = operands if kind.reads else []
         phase = self.loop.phase
-        if phase.book is not None or phase.course is not None:  # else nobody looks
+        if phase.iterations is not None or phase.followed is not None:  # else nobody looks
             call.key = looks(kind.looks, [cell.size for cell in call.reads])
 
     def _expected(self, i: int, call: Call) -> int:
@@ -110,25 +110,25 @@ class Within(OpMode):
 
     def _run(self, call: Call) -> Any:
         """Run an op as it was asked for, and let a recorder write it down."""
-        run, book = call.func, self.loop.phase.book
-        if not call.kind.again and runs_python(run):  # none of PyTorch's own
+        run, iterations = call.func, self.loop.phase.iterations
+        if not call.kind.recomputable and runs_python(run):  # none of PyTorch's own
             run = partial(Inside(self.memory, [*call.reads, *call.writes]).run, run)
         try:
-            if book is None:
+            if iterations is None:
                 return run(*call.args, **call.kwargs)
-            return self._recorded(call, run, book)
+            return self._recorded(call, run, iterations)
         except BaseException:
             if call.kind.resizes:
                 self.memory.resized(call.written)
             raise
 
-    def _recorded(self, call: Call, run: Callable[..., Any], book: Book[Cell]) -> Any:
-        assert isinstance(book, StepBook)
-        observed, timed = self.loop.observed, book.ops.timed
-        observed(book.ops.before, call)
+    def _recorded(self, call: Call, run: Callable[..., Any], iterations: IterationRecorder[Cell]) -> Any:
+        assert isinstance(iterations, StepBook)
+        observed, timed = self.loop.observed, iterations.ops.timed
+        observed(iterations.ops.before, call)
         result = call.result = timed(run, call.args, call.kwargs) if timed else run(*call.args, **call.kwargs)
-        if self.loop.phase.book is book:  # else it could not be recorded
-            observed(book.ops.after, call)
+        if self.loop.phase.iterations is iterations:  # else it could not be recorded
+            observed(iterations.ops.after, call)
         return result
 
     def _done(self, call: Call) -> None:
@@ -154,22 +154,22 @@ class Within(OpMode):
         memory.note()
         if memory.held > memory.limit:
             with suppress(LimitError):
-                memory.room(0, touched)
+                memory.evict_for(0, touched)
 
     def leave(self) -> None:
         """Run the end of a call: an op that reads all that lasts."""
         with self.lock:
             memory, loop = self.memory, self.loop
-            memory.bury()
+            memory.reap()
             end = Ending([*memory.by_key.values()])
-            follower, book = loop.phase.follower, loop.phase.book
+            follower, iterations = loop.phase.follower, loop.phase.iterations
             planned = follower is not None and follower.expects(end.key)
             if planned:
                 loop.before(end)
-            memory.ready(end.touched, 0, "what lasts when the step returns")
-            if isinstance(book, StepBook):
-                loop.observed(book.ops.touched, LEAVE, [s for c in end.touched if (s := c.storage) is not None])
-            if planned or loop.phase.book is not None:
+            memory.ensure_resident(end.touched, 0, "what lasts when the step returns")
+            if isinstance(iterations, StepBook):
+                loop.observed(iterations.ops.touched, LEAVE, [s for c in end.touched if (s := c.storage) is not None])
+            if planned or loop.phase.iterations is not None:
                 loop.after(end)
             loop.boundary()
 

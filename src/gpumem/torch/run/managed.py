@@ -79,13 +79,13 @@ class Managed:
         self.scene = Scene()
         self.memory.module = lambda: self.scene.here()[2]
         self.scene.on_model = lambda found: self.memory.meet(found)
-        self.steps = StepEnvironment(self.memory, self.scene, self._settled, self._lasts, boundary is None)
+        self.steps = StepEnvironment(self.memory, self.scene, self._on_iteration, self._lasts, boundary is None)
         self.loop: RunLoop[Cell] = RunLoop(self.steps, wait=wait, eager=False)
         self.steps.observed = self.loop.observed
         self.mode = Within(self.memory, self.loop, chunk)
         self.forks = Forks(self._forked)
         self.outside = Outside(self._reach, self._changed, self._name, self._all_there)
-        self._world: ExitStack | None = None
+        self._contexts: ExitStack | None = None
         self._called = False  # as a decorator
         given = amount(limit, 2**40, "limit")  # which refuses what is none, be it a part of what nobody knows yet
         if not (isinstance(limit, str) and "%" in limit):
@@ -99,26 +99,26 @@ class Managed:
     # in and out
 
     def __enter__(self) -> Managed:
-        with ExitStack() as world:
-            world.enter_context(alone(Within.alone))
-            world.callback(self._left)
+        with ExitStack() as contexts:
+            contexts.enter_context(alone(Within.alone))
+            contexts.callback(self._left)
             hidden = refused(self._manages), without_modes(self.memory)
             for context in (refusing(), self.scene.followed(), self.outside, *hidden, self.forks):
-                world.enter_context(context)
-            world.enter_context(register_optimizer_step_post_hook(self._stepped))
+                contexts.enter_context(context)
+            contexts.enter_context(register_optimizer_step_post_hook(self._stepped))
             self.loop.start()
-            world.enter_context(self.mode)
-            world.enter_context(uncompiled())
-            self._world = world.pop_all()
+            contexts.enter_context(self.mode)
+            contexts.enter_context(uncompiled())
+            self._contexts = contexts.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        world, noted = self._world, self.loop.noted
-        assert world is not None
+        contexts, noted = self._contexts, self.loop.noted
+        assert contexts is not None
         try:
-            world.__exit__(*error)
+            contexts.__exit__(*error)
         finally:
-            self._world = None  # not before: threads may not touch what is not back
+            self._contexts = None  # not before: threads may not touch what is not back
         new = self.loop.noted - noted
         for note in [*self.loop.notes][-new:] if new and error[0] is None else ():
             warnings.warn(note, stacklevel=2)
@@ -141,7 +141,7 @@ class Managed:
 
     def _manages(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor may be sent away at any time; threads of a run may outlive it."""
-        return self._world is not None and not self.mode.off and self.memory.known(tensor) is not None
+        return self._contexts is not None and not self.mode.off and self.memory.known(tensor) is not None
 
     def _forked(self) -> None:
         """This process is a copy of the one that has the run, as a loader's worker: it goes on without one."""
@@ -181,7 +181,7 @@ class Managed:
         if self.chunk is None:
             self.mode.chunk = max(limit // PIECES, 1)
 
-    def _settled(self, trace: Trace) -> Planning | str | None:
+    def _on_iteration(self, trace: Trace) -> Planning | str | None:
         """What to do about an iteration that was recorded: plan, record it anew, or nothing, as it fits."""
         if self.memory.limit == UNLIMITED:
             self._limited(amount(self.limit, trace.peak_load, "limit"))
@@ -219,10 +219,10 @@ class Managed:
                 return
             self.memory.engine.follow()
             if how is not Reach.READS:
-                self.memory.secure(cells)  # first, as it may send them away
+                self.memory.recompute_dependents(cells)  # first, as it may send them away
             on_demand = self.mode.on_demand if how is Reach.KEEPS else None
             with nullcontext() if on_demand is None else on_demand.pinning(cells):
-                self.memory.ready(cells, 0, "a read of bytes")
+                self.memory.ensure_resident(cells, 0, "a read of bytes")
                 for cell in cells if how is Reach.KEEPS else ():
                     self.memory.pin(cell, "whoever has its address")
             if how is not Reach.READS:
@@ -236,12 +236,12 @@ class Managed:
             before, memory.limit = memory.limit, UNLIMITED
             try:
                 for cell in () if self.mode.off else [*memory.by_key.values()]:
-                    memory.ready([cell], 0, "a file")
+                    memory.ensure_resident([cell], 0, "a file")
                 yield
             finally:
                 memory.limit = before
                 with suppress(LimitError):
-                    memory.room(0)
+                    memory.evict_for(0)
 
     def _name(self, storage: torch.UntypedStorage) -> int | None:
         """A number that no other storage's address is, where this one's may change."""

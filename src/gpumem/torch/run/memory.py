@@ -78,9 +78,9 @@ class Memory(LimitedMemory[Cell], Storages):
                 cell.where = elsewhere
                 self.held -= cell.size
             if cell.where is DEVICE:  # the only bytes there are, if there is no other place
-                self.here[cell] = None
+                self.on_device[cell] = None
             else:
-                self.here.pop(cell, None)
+                self.on_device.pop(cell, None)
 
     def arrived(self, cell: Cell, place: torch.device) -> None:
         if place != self.engine.place:
@@ -94,14 +94,14 @@ class Memory(LimitedMemory[Cell], Storages):
 
     def dying(self, copy: HostCopy) -> None:
         """Let what computes next, perhaps in this memory, wait for the copy."""
-        self.engine.settle(copy.data)
+        self.engine.wait_for_copy(copy.data)
 
     def forget_makers(self) -> None:
         """Let nothing be made again that is there: its operands may be written where nobody sees it."""
         for cell in [*self.by_key.values()]:
             cell.maker = None
 
-    def told(self, what: str) -> tuple[str, str]:
+    def advice(self, what: str) -> tuple[str, str]:
         module, lists = self.module(), "_foreach" in what or "_fused" in what
         hint = "; its optimizer with foreach=False, or a smaller chunk, holds less" if lists else ""
         return f" in {module}" if module else "", hint
@@ -124,7 +124,7 @@ def restore(memory: Memory) -> list[str]:
             notes.append(f"{human(size)} could not come back on leaving, and are tensors of the host now: {why}")
             notes += _moved(memory, {cell for cell, _ in stuck})
         for cell in [*memory.by_key.values()]:
-            memory.settle(cell)
+            memory.wait_for_copy(cell)
             memory.forget(cell)
         return notes
 
@@ -134,7 +134,7 @@ def _brought(memory: Memory, cells: Iterable[Cell]) -> list[tuple[Cell, str]]:
     why: dict[Cell, str] = {}
     for cell in cells:
         try:
-            memory.ready([cell], 0, "leaving")
+            memory.ensure_resident([cell], 0, "leaving")
         except Exception as error:  # the next one may come all the same
             why[cell] = f"{type(error).__name__}: {error}"
     # one that came may have left again, where the device had no memory for the next
@@ -146,7 +146,7 @@ def to_host(memory: Memory) -> list[str]:
     memory.forget_makers()
     memory.reconcile()
     notes = _moved(memory, {cell for cell in memory.by_key.values() if not cell.pinned})
-    memory.bury()
+    memory.reap()
     return notes + restore(memory)
 
 
@@ -173,7 +173,7 @@ def _moved(memory: Memory, cells: set[Cell]) -> list[str]:
 def _home(memory: Memory, cell: Cell) -> torch.UntypedStorage:
     """The bytes of a cell in the host's ordinary memory, which is PyTorch's: it may be managed again."""
     if cell.copy is None and cell.where is not DEVICE:
-        memory.ready([cell], 0, "leaving")
+        memory.ensure_resident([cell], 0, "leaving")
     memory.out(cell)
     assert cell.copy is not None
     found = memory.engine.bytes_of(cell.copy.data)

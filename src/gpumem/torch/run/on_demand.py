@@ -71,7 +71,7 @@ class DtrEvictor:
         self.memory, self.machine = memory, machine
         self.clock = 0  # ns of the ops so far
         self.follows = False  # a plan, whose hints say what goes
-        self.coming = 0  # bytes that are about to be pinned
+        self.in_flight = 0  # bytes that are about to be pinned
         self.read: dict[Cell, None] = {}  # by recipes; those since a recorder is told of deaths
         self.let_go: dict[Cell, None] = {}  # what nobody has any more but recipes
         self._out, self._into, self._roofline = _times(machine.out), _times(machine.into), _rooflines(machine)
@@ -82,7 +82,7 @@ class DtrEvictor:
     def before(self, call: Call, follows: bool) -> Keeping | None:
         """Look at an op that is about to run, and say whether a plan is followed; keep it, if it may run again."""
         if self.follows and not follows:  # nobody has looked at the clock meanwhile
-            for cell in self.memory.here:
+            for cell in self.memory.on_device:
                 cell.used = self.clock
         self.follows = follows
         if follows or self.memory.limit == UNLIMITED or not _makes_anew(call.kind) or call.keeps:
@@ -121,8 +121,8 @@ class DtrEvictor:
         if self.follows:
             return memory.evict_coldest(size, keep)
         kept, best, least = {*keep}, None, math.inf
-        for cell in memory.here:
-            if cell.size and not cell.pinned and not cell.asked and cell not in kept:
+        for cell in memory.on_device:
+            if cell.size and not cell.pinned and not cell.exposed and cell not in kept:
                 score = self.time(cell) / (cell.size * max(clock - cell.used, 1))
                 if score < least:
                     best, least = cell, score
@@ -134,25 +134,27 @@ class DtrEvictor:
         return True
 
     def time(self, cell: Cell) -> int:
-        """What it takes to get a cell back once it is gone, in ns, the cheaper way."""
+        """Return what it takes to bring a cell back once it is evicted, in ns, the cheaper way."""
         if cell.copy is not None:
             return self._into(cell.size)
         copies = self._out(cell.size) + self._into(cell.size)
-        return min(self.again(cell, copies), copies)
+        return min(self.recompute_ns(cell, copies), copies)
 
-    def again(self, cell: Cell, most: int) -> int:
-        """What its op takes, and its evicted neighbourhood; `most` or more where that is more, or it has no maker."""
+    def recompute_ns(self, cell: Cell, most: int) -> int:
+        """Return what its op takes, and its evicted neighbourhood; `most` or more if that is more, or it has no maker."""
         maker: Maker | None = cell.maker
         if maker is None:
             return most
         if not maker.makes(cell):
             cell.maker = None
             return most
-        ns = self._gone(maker.sources, lambda x: x.recipe.sources, maker.call.ns, most)
-        return self._gone(cell.feeds, lambda x: x.feeds, ns, most)
+        ns = self._neighbourhood_ns(maker.sources, lambda x: x.recipe.sources, maker.call.ns, most)
+        return self._neighbourhood_ns(cell.dependents, lambda x: x.dependents, ns, most)
 
-    def _gone(self, first: Sequence[Cell], beyond: Callable[[Cell], Iterable[Cell]], ns: int, most: int) -> int:
-        """Add what the ops take of all that is gone from `first` on, as far as it leads; no further than `most`."""
+    def _neighbourhood_ns(
+        self, first: Sequence[Cell], beyond: Callable[[Cell], Iterable[Cell]], ns: int, most: int
+    ) -> int:
+        """Add what the ops take of all that is evicted from `first` on, as far as it leads; no further than `most`."""
         todo, seen = [*first], set[Cell]()
         while todo and ns < most:
             cell = todo.pop()
@@ -165,7 +167,7 @@ class DtrEvictor:
     def drop(self, cell: Cell) -> bool:
         """Give up a cell's bytes, where to make them takes less time than copies, and no more than the limit."""
         memory, copies = self.memory, self._out(cell.size) + self._into(cell.size)
-        if cell.copy is not None or self.again(cell, copies) >= copies:
+        if cell.copy is not None or self.recompute_ns(cell, copies) >= copies:
             return False
         try:
             making = cell.maker.making(cell)
@@ -178,29 +180,33 @@ class DtrEvictor:
         self.read |= dict.fromkeys(making.sources)
         return True
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Let what nobody has any more but recipes be dead for whoever records, or plans would have it live on."""
         memory = self.memory
         for cell in [x for x in self.let_go if x.storage is None]:
             del self.let_go[cell]
             memory.alive += cell.size  # it went off the books twice
-        if memory.buried is None:
+        if memory.on_reaped is None:
             self.read.clear()
             return
         for cell in [*self.read]:
             storage = cell.storage
-            if storage is None or not cell.feeds:
+            if storage is None or not cell.dependents:
                 del self.read[cell]
             elif storage_references(cell.key) == 1:  # Python's object, which recipes share
                 del self.read[cell]
                 self.let_go[cell] = None
                 memory.alive -= cell.size
-                memory.buried(cell)
+                memory.on_reaped(cell)
 
     def _stuck(self) -> int:
         """Bytes that make no room, from now on."""
         memory = self.memory
-        return memory.pinned + self.coming + sum(cell.size for cell in memory.here if cell.asked and not cell.pinned)
+        return (
+            memory.pinned
+            + self.in_flight
+            + sum(cell.size for cell in memory.on_device if cell.exposed and not cell.pinned)
+        )
 
     @contextmanager
     def pinning(self, cells: Sequence[Cell]) -> Iterator[None]:
@@ -217,7 +223,7 @@ class DtrEvictor:
 def _makes_anew(kind: Kind) -> bool:
     """Whether an op makes new values of operands that it leaves as they are, but for batch norm's statistics."""
     writes = kind.written or kind.outs or kind.unsaid or kind.resizes
-    return kind.again and kind.makes and not (writes or kind.empty or kind.keeps)
+    return kind.recomputable and kind.makes and not (writes or kind.empty or kind.keeps)
 
 
 def _moved(call: Call, fresh: int) -> int:

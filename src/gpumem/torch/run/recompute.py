@@ -106,7 +106,7 @@ def keep(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memo
         It has tensors that may change unseen, or does more than its schema says, as an op of somebody's own may.
     """
     kind = kind_of(func)
-    if not kind.again:
+    if not kind.recomputable:
         raise NotKept(f"{func} may do something else when it is called again")
     operands = memory.of(tensors((*args, *kwargs.values()), memory.device))
     versions = {cell: cell.version for cell in operands}
@@ -168,7 +168,7 @@ class Making:
                     self.sources[source] = storage
         self.needs = self._needs()
         for source in self.sources:
-            source.feeds = [*source.feeds, cell]
+            source.dependents = [*source.dependents, cell]
 
     def _needs(self) -> int:
         needs, made = 0, dict[Value, int]()
@@ -183,7 +183,7 @@ class Making:
     def done(self) -> None:
         """It is no longer needed."""
         for source in self.sources:
-            source.feeds = [cell for cell in source.feeds if cell is not self.cell]
+            source.dependents = [cell for cell in source.dependents if cell is not self.cell]
         self.sources = {}
         self.cell.recipe = None
 
@@ -210,11 +210,11 @@ def remake(memory: Memory, steps: Replay, calls: Mapping[int, Kept], wanted: Map
 def _rerun(memory: Memory, step: Rerun, call: Kept, made: dict[Value, torch.UntypedStorage]) -> None:
     cell_of = call.cells
     sources = [cell_of[v.buffer] for v in step.reads if v.whole == ON_DEVICE]
-    memory.pressed = True  # what is made has no other bytes, and nobody can be told to ask for less
+    memory.recomputing = True  # what is made has no other bytes, and nobody can be told to ask for less
     try:
-        memory.ready(sources, call.fresh, f"{call.func}, run again,")
+        memory.ensure_resident(sources, call.fresh, f"{call.func}, run again,")
     finally:
-        memory.pressed = False
+        memory.recomputing = False
     where = {}
     for v in step.reads:
         storage = cell_of[v.buffer].storage if v.whole == ON_DEVICE else made[v]
@@ -228,7 +228,7 @@ def _rerun(memory: Memory, step: Rerun, call: Kept, made: dict[Value, torch.Unty
         if buffer in values:  # others die at once
             made[values[buffer]] = new
             memory.charge(new.nbytes())
-    memory.counts.again += 1
+    memory.counts.recomputed += 1
 
 
 def _run(memory: Memory, call: Kept, where: Mapping[Cell, torch.UntypedStorage], keep: Sequence[Cell]) -> Any:
@@ -241,7 +241,7 @@ def _run(memory: Memory, call: Kept, where: Mapping[Cell, torch.UntypedStorage],
             with quietly(call.gradients):
                 return call.run(where)
         except memory.no_memory:
-            if kind_of(call.func).written or not memory.squeeze(keep):
+            if kind_of(call.func).written or not memory.evict_one(keep):
                 raise
 
 
@@ -293,7 +293,7 @@ class Remaker(Follower[Cell]):
 
     def after(self, call: Call) -> bool:  # type: ignore[override]
         """Do what is due after the op; at the end of an iteration its calls are over."""
-        i, keeping = self.i, self._keeping
+        i, keeping = self.position, self._keeping
         if i != LOST:
             if keeping is not None and len(row := self.hints.rows[i]) == len(call.touched):
                 self.calls[i] = keeping(dict(zip(row, call.touched)), self.hints.fresh[i])
@@ -327,7 +327,7 @@ class Remaker(Follower[Cell]):
             making.done()
         self.memory.release(cell)
 
-    def _remake(self, replay: Replay, ks: list[int]) -> None:
+    def _recompute(self, replay: Replay, ks: list[int]) -> None:
         """Make again what is due, all at once; what is away otherwise, as before the plan was followed, by itself."""
         wanted = {}
         by_buffer = {self.hints.buffer(k): (self.bound[k], self.hints.alone.get(k)) for k in ks}

@@ -106,20 +106,20 @@ class Outside:
             (*FILES, partial(_of_records, reach)),
         ]
         self.stand_ins = [_Standing(owner, x, make) for owner, x, make in makers if hasattr(owner, x)]
-        self._world = ExitStack()
+        self._contexts = ExitStack()
 
     def __enter__(self) -> None:
         found = []
         for module, name in extensions():
             make = self._of_functions[getattr(module, name) is to_dlpack]
             found.append(_Standing(module, name, make))
-        with ExitStack() as world:
+        with ExitStack() as contexts:
             for one in (*self.stand_ins, *found):
-                world.enter_context(one)
-            self._world = world.pop_all()
+                contexts.enter_context(one)
+            self._contexts = contexts.pop_all()
 
     def __exit__(self, *error: object) -> None:
-        self._world.close()
+        self._contexts.close()
 
 
 class _Standing:

@@ -87,7 +87,7 @@ class Kind:
 
     `looks`: its name, the same for the forms in which it is written down; `makes`: it returns tensors; `keeps`: it may
     keep operands where no later op names them; `given`: the arguments that are tensors, or lists of them, where they
-    are; `unsaid`: arguments that it writes all the same; `again`: it may be
+    are; `unsaid`: arguments that it writes all the same; `recomputable`: it may be
     called again, and does the same; `grows`: unwatched, a backward pass may do it in place; `resizes`: what it writes
     may get another storage.
     """
@@ -110,7 +110,7 @@ class Kind:
     outs: tuple[str, ...]
     hidden: bool
     unsaid: tuple[int, ...]
-    again: bool
+    recomputable: bool
     grows: bool
     resizes: bool
     flops: Callable[..., int] | None
@@ -155,7 +155,7 @@ def _kind_of(func: Any) -> Kind:
         outs=tuple(a.name for i, a in written),
         hidden=name in BATCH_NORMS,
         unsaid=unsaid,
-        again=name.partition("::")[0] in OURS and not unsaid,
+        recomputable=name.partition("::")[0] in OURS and not unsaid,
         grows=func is aten.add.Tensor or func.overloadpacket in IN_PLACE,
         resizes=any(a.kwarg_only for _, a in written) or name.removeprefix("aten::").startswith(("resize", "set_")),
         flops=flop_registry.get(func.overloadpacket),

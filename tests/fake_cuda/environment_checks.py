@@ -37,9 +37,9 @@ def native(seed):
     return program, seen, max(device.peak * 6 // 10, program.widest)
 
 
-def played(program, limit, word, world=OnStreams):
+def played(program, limit, word, environment=OnStreams):
     """What a program saw on a device that is closed by then."""
-    mine = world()
+    mine = environment()
     device = Adaptive(mine, limit, planner="heuristic", wait=True, min_length=8)
     try:
         return [x.tobytes() for x in perform(program.calls, device, Mixing(kernels, word))], device.report()
@@ -76,7 +76,7 @@ def check_faults_at_every_call():
 
 
 class NoSettle(OnStreams):
-    def settle(self, copy):
+    def wait_for_copy(self, copy):
         pass
 
 
@@ -101,17 +101,17 @@ class NoStaging(OnStreams):
 def check_each_wait_is_needed():
     """All but the one for a slab that is used again: a device waits for a copy before it gives the slab up."""
     address, word = digest()
-    for world in (NoSettle, NoBegin, NoStaging):
-        assert any(differs(seed, word, world) for seed in range(12)), world.__name__
+    for environment in (NoSettle, NoBegin, NoStaging):
+        assert any(differs(seed, word, environment) for seed in range(12)), environment.__name__
     assert not any(differs(seed, word, OnStreams) for seed in range(4))
     driver.cuMemFree(address)
 
 
-def differs(seed, word, world):
+def differs(seed, word, environment):
     program, right, limit = native(seed)
     control.seed(seed)
     try:
-        return played(program, limit, word, world)[0] != right
+        return played(program, limit, word, environment)[0] != right
     except Exception:
         return True
     finally:
@@ -121,8 +121,8 @@ def differs(seed, word, world):
 def check_a_plan_moves_bytes_beside_kernels():
     """In planned iterations the host waits for nothing but the program's own reads and writes."""
     address, word = digest()
-    world = OnStreams()
-    device = Adaptive(world, 5 * 4096, planner="heuristic", wait=True, min_length=8)
+    environment = OnStreams()
+    device = Adaptive(environment, 5 * 4096, planner="heuristic", wait=True, min_length=8)
     mix = Mixing(kernels, word)
     weights = [device.malloc(4096) for _ in range(4)]
     for k, w in enumerate(weights):
