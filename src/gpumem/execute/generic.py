@@ -7,8 +7,8 @@ reads, with a weight for each position, and fills each buffer it writes with byt
     out[i] = top byte of hash(digest, buffer written, i)
 
 A read of a buffer that nothing has written since its allocation has no value: it is left out. A random op's digest
-has its draw counter in it, which a rerun does not advance. What an op keeps as statistics is left out of the digest of
-its other outputs, and a rerun that does not touch statistics leaves them out of everything.
+has its draw counter in it, which a recomputation does not advance. Statistics that an op keeps are left out of the digest of
+its other outputs, and a recomputation that does not touch statistics leaves them out of everything.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class GenericOp:
     @strict
     def __init__(self, trace: Trace, library: Any = None) -> None:
         self.library = library
-        recorded = np.flatnonzero((trace.ops.role == COMPUTE) & (trace.ops.of != UNKNOWN))  # not the reruns of an op
+        recorded = np.flatnonzero((trace.ops.role == COMPUTE) & (trace.ops.of != UNKNOWN))  # not recomputations
         self.place = dict(zip(trace.ops.of[recorded].tolist(), recorded.tolist()))
         self.values = _values(trace)
         kept = trace.statistics

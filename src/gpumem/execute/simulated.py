@@ -18,7 +18,7 @@ LINK = -1  # the one copy engine of a machine that is not duplex
 
 
 class Simulator(Backend):
-    """An op starts when its engine is free and its waits have ended: the placed clock, one op at a time.
+    """An op starts when its engine is free and its waits have ended: the address-aware simulation, one op at a time.
 
     >>> from gpumem.trace import Buffers, Ops
     >>> from gpumem.execute import run

@@ -35,7 +35,7 @@ class Views:
         """Return the array over recorded buffer `buffer`."""
         if buffer not in self.blocks:
             where, again = f"op {self.op.id} ({self.op.name})", self.op.role == "recompute"
-            hint = "; it runs again, and so leaves its statistics alone" if again else ""
+            hint = "; it is recomputed, and so leaves its statistics alone" if again else ""
             raise ValueError(f"{where}: does not touch recorded buffer {buffer}{hint}")
         return self.backend.view(self.blocks[buffer], dtype, shape)
 
@@ -59,7 +59,7 @@ class Views:
         return self.backend.scratch(dtype, shape)
 
     def generator(self) -> Any:
-        """Return the draw counter of the recorded op, uint64[1]: one array for it and all its reruns.
+        """Return the draw counter of the recorded op, uint64[1]: one array for it and all its recomputations.
 
         A random op draws bits that are a hash of its seed, this counter and a position, and of nothing else. As
         recorded it adds 1 to the counter and then draws. Run again (`op.role` is `recompute`) it draws from the counter

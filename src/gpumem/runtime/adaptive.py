@@ -37,7 +37,7 @@ Hook = Callable[[Exec, int], None]
 
 
 class Adaptive:
-    """A device within a limit: call `malloc`, `free` and `exec` as the program does.
+    """A device under a memory limit: call `malloc`, `free` and `exec` as the program does.
 
     At first nothing moves. Where an op would take more than the limit, the blocks that were unused for longest go to
     the host, and come back when an op touches them. Ops are recorded; when two iterations are alike, the next one is

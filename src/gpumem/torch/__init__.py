@@ -1,7 +1,7 @@
 """A PyTorch training step as a trace: what it holds, whether it fits, what it would take.
 
 Read `capture` first, then `fit`. A workload is a function `make(batch=...)` that builds everything and returns `step`,
-which runs one iteration; no memory is needed for it, as it runs on the `meta` device unless told otherwise. Needs
+which runs one iteration; no memory is needed for it, as it runs on the `meta` device unless set otherwise. Needs
 `gpumem[torch]`.
 """
 

@@ -63,7 +63,7 @@ def fit(
     machine : Machine or str
         A machine, or the name of a preset.
     limit : int or str, optional
-        Bytes that tensors and workspaces may take, or a text such as `"16GiB"` or `"70%"` (of the peak load). Left
+        Bytes that tensors and workspaces may take, or a text such as `"16GiB"` or `"70%"` of the peak live bytes. Left
         out, it is what the machine has beside the context: what its `reserved` says, or else 512 MiB.
     overhead : float or str, optional
         The most that a plan may cost, as a fraction of the iteration without it, or a text such as `"10%"`.
@@ -252,7 +252,7 @@ class _Asked:
     def largest(self) -> Fit:
         """Look for the largest batches; answer for the one with a plan."""
         if isinstance(self.bytes, str) and "%" in self.bytes:
-            raise ValueError(f"limit: {self.bytes!r} is a part of one batch's peak load; with largest, write bytes")
+            raise ValueError(f"limit: {self.bytes!r} is a part of one batch's peak; with largest, write bytes")
         limit = self.limit(0)
 
         def fits(batch: int) -> bool:

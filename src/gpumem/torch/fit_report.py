@@ -224,7 +224,7 @@ class Fit(Shown):
             yield _line("pool of the plan", human(planned.placement.height), "the height of its placement")
             yield from planned.summary()
             times = " becomes ".join(human_ns(run.timeline.makespan) for run in (planned.before, planned.after))
-            yield _line("overhead as planned", percent(planned.overhead), f"by the placed clock: {times}")
+            yield _line("overhead as planned", percent(planned.overhead), f"by the address-aware simulation: {times}")
             yield from [f"{'as it turns out':{WIDTH}}{planned.realised}"] if planned.realised else []
             yield f"{'oracles':{WIDTH}}{planned.checked}"
         elif self.least is not None:

@@ -43,7 +43,7 @@ def test_a_value_is_dropped_and_comes_back_with_its_bits() -> None:
         z = y * 1
         assert where(run, y) == [Where.DEVICE] and run.memory.of([y])[0].recipe is None
     assert torch.equal(y, x.exp()) and torch.equal(y, z)
-    assert [counted(run, name) for name in ("again", "misses", "moved_out", "moved_in")] == [1, 1, 0, 0]
+    assert [counted(run, name) for name in ("recomputed", "misses", "moved_out", "moved_in")] == [1, 1, 0, 0]
 
 
 OPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -71,7 +71,7 @@ def test_it_draws_and_reads_what_it_did(name: str) -> None:
                 dropped(run, y)
             after = torch.rand(8)
         found.append((y, after))
-    assert all(map(torch.equal, *found)) and counted(run, "again") == 1
+    assert all(map(torch.equal, *found)) and counted(run, "recomputed") == 1
 
 
 def test_statistics_are_taken_once() -> None:
@@ -148,7 +148,7 @@ def test_what_cannot_be_made_again_is_copied(how: Callable[[Managed, torch.Tenso
         if how is not written_unseen:
             away(run, y)
         assert torch.equal(y, expected)
-    assert counted(run, "again") == 0
+    assert counted(run, "recomputed") == 0
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")  # it is in beta
@@ -162,7 +162,7 @@ def test_other_layouts_are_copied(how: str) -> None:
         y = parts @ x
         assert torch.equal(y, x)
         z = y + 1
-    assert torch.equal(z, x + 1) and counted(run, "evictions") and not counted(run, "again")
+    assert torch.equal(z, x + 1) and counted(run, "evictions") and not counted(run, "recomputed")
 
 
 def test_what_is_made_again_is_made_within_the_limit_or_copied() -> None:
@@ -211,7 +211,7 @@ def test_what_is_made_for_an_op_stays_while_the_rest_is_made() -> None:
         dropped(run, a, b)
         run.memory.limit, run.memory.peak = 48 * KIB, 0
         total = a + b
-        assert run.memory.peak <= 48 * KIB and counted(run, "again") == 2
+        assert run.memory.peak <= 48 * KIB and counted(run, "recomputed") == 2
     assert torch.equal(total, expected)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from gpumem.runtime.residency.ledger import KEPT, Ledger
 from tests.runtime.residency.programs import Cell, Told
 
-COUNTS = ("out", "back", "again", "misses", "evictions")
+COUNTS = ("out", "back", "recomputed", "misses", "evictions")
 
 
 class Day:

@@ -23,9 +23,9 @@ def test_rows_that_are_alike_are_one() -> None:
     assert told.splitlines() == [
         "limit 4.00 KiB, held now 1.00 KiB",
         "",
-        "iteration    state  ops      peak       out   back  again  misses  evicted       time",
-        "      7-9  planned   16  2.00 KiB  1.00 KiB  512 B      3       4        5  500.00 ms",
-        "       10  planned   16  2.00 KiB  1.00 KiB  512 B      3       4        6  250.00 ms",
+        "iteration    state  ops      peak       out   back  recomputed  misses  evicted       time",
+        "      7-9  planned   16  2.00 KiB  1.00 KiB  512 B           3       4        5  500.00 ms",
+        "       10  planned   16  2.00 KiB  1.00 KiB  512 B           3       4        6  250.00 ms",
         "note: late",
     ]
 
@@ -36,10 +36,10 @@ def test_rows_that_left_the_plan_elsewhere_are_told_apart() -> None:
     assert text(*rows, planned=True).splitlines()[1:] == [
         "plan: Plan(1 swaps, 0 recomputations, for 16 ops), 108 B held at most",
         "",
-        "iteration      state  ops      peak       out   back  again  misses  evicted       time",
-        "      0-1  on demand   16  2.00 KiB  1.00 KiB  512 B      3       4        5  250.00 ms",
-        "      2-3  on demand   16  2.00 KiB  1.00 KiB  512 B      3       4        5  250.00 ms",
-        "        4  on demand   16  2.00 KiB  1.00 KiB  512 B      3       4        5  250.00 ms",
+        "iteration      state  ops      peak       out   back  recomputed  misses  evicted       time",
+        "      0-1  on demand   16  2.00 KiB  1.00 KiB  512 B           3       4        5  250.00 ms",
+        "      2-3  on demand   16  2.00 KiB  1.00 KiB  512 B           3       4        5  250.00 ms",
+        "        4  on demand   16  2.00 KiB  1.00 KiB  512 B           3       4        5  250.00 ms",
         "iteration 0-1: op 0: a came for b",
         "iteration 2-3: op 1: a came for b",
         "iteration 4: op 3: it ended",

@@ -93,7 +93,7 @@ class Gate:
 class Clocks:
     """Timing events of a run.
 
-    Whoever records one hands over its token; when the host has waited for that, the event serves another. Between two
+    Whoever records one passes on its token; when the host has waited for that, the event serves another. Between two
     iterations `turn` waits for the oldest tokens until there are events for one iteration more.
 
     Parameters

@@ -104,7 +104,7 @@ class Model(Shown):
     def launch(self, library: ModuleType) -> Launch:
         """Return what starts the ops with the kernels of `library`: `gpumem.kernels.reference` or `.device`.
 
-        An op that is run again is told nothing of its statistics, and draws the random numbers that it drew before.
+        An op that is recomputed gets nothing of its statistics, and draws the random numbers that it drew before.
         """
         statistics = self.trace.statistics.tolist()
 

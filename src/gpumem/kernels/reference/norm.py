@@ -28,7 +28,7 @@ def batch_norm(
 
     mean (C,) and inverse_std (C,), 1 / sqrt(var + epsilon), are the channel's; gamma and beta are (C,), out may be x.
     running_mean (C,) and running_var (C,) move by `momentum` towards the mean and the unbiased variance. Without them
-    all else stays the same: this is how the op is run again.
+    all else stays the same: this is how the op is recomputed.
 
     >>> x, gamma, beta = np.array([[1], [3]], np.float32), np.ones(1, np.float32), np.zeros(1, np.float32)
     >>> out, mean, inverse_std = np.zeros_like(x), np.zeros(1, np.float32), np.zeros(1, np.float32)

@@ -49,7 +49,7 @@ class ContextPool:
         _memories.add(self)
 
     def _limited(self, context: Any, options: Options) -> Any:
-        """Have arrays move within a limit, all but those that are small, and the pool for these be within it too."""
+        """Have arrays move under a memory limit, but for small ones, whose pool is within it too."""
         from gpumem.runtime.emm.limit import ContextLimit  # which needs what Numba's simulator has not got
 
         keywords: dict[str, Any] = {"planner": names(options.swap), "seconds": options.seconds}
@@ -65,7 +65,7 @@ class ContextPool:
         return limited
 
     def allocate(self, size: int) -> int:
-        """Return the address of a block: within a limit, of one that moves, if it is no small one."""
+        """Return the address of a block: under a memory limit, of one that moves, if it is no small one."""
         if self.limited is not None and size >= self.limited.least:
             address: int = self.limited.arrays.allocate(size)
             return address

@@ -1,4 +1,4 @@
-"""Numba's device arrays within a limit: launches and copies are watched, and arrays come and go around them.
+"""Numba's device arrays under a memory limit: launches and copies are watched, and arrays come and go around them.
 
 Experimental: it has never met hardware.
 

@@ -99,7 +99,7 @@ def report() -> ManagedReport:
     """Return what came of the current context's arrays within their limit, since its first or its last reset."""
     memory = getattr(cuda.current_context().memory_manager, "_memory", None)
     if memory is None or memory.limited is None:
-        raise RuntimeError("no device array is within a limit: set GPUMEM_LIMIT, and NUMBA_CUDA_MEMORY_MANAGER to this")
+        raise RuntimeError("no device array is under a memory limit: set GPUMEM_LIMIT and NUMBA_CUDA_MEMORY_MANAGER")
     return memory.limited.arrays.report()  # type: ignore[no-any-return]
 
 

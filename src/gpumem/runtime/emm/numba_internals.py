@@ -22,7 +22,7 @@ VERSIONS = "0.30"  # of numba-cuda, in which all of these names are
 
 @dataclass(frozen=True, slots=True)
 class NumbaPrivate:
-    """A name of numba-cuda that it promises nobody, and why gpumem needs it; `of_limit`: within a limit alone."""
+    """A name of numba-cuda that it promises nobody, and why gpumem needs it; `of_limit`: under a memory limit alone."""
 
     module: Any
     name: str

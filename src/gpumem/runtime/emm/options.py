@@ -30,7 +30,7 @@ class Options:
     planner : str
         Who places the iteration; a name in `gpumem.pool.planners.PLANNERS`.
     min_length : int
-        Fewest requests of an iteration, so that a short loop is not taken for one; within a limit, fewest events.
+        Fewest requests of an iteration, so that a short loop is not taken for one; under a memory limit, fewest events.
     limit : int, str or None
         Bytes that arrays hold on the device at once: what is more lies on the host, and comes when it is used. None:
         all stays on the device.

@@ -1,4 +1,4 @@
-"""Device arrays that keep their addresses, within a limit: what a program touches is told by address, op by op.
+"""Device arrays that keep their addresses, under a memory limit: what a program touches is known by address, op by op.
 
 ::
 
@@ -92,7 +92,7 @@ def _touched(reads: Sequence[Touch], writes: Sequence[Touch]) -> tuple[list[int]
 
 
 class LimitedArrays:
-    """The device arrays of a program, within a limit.
+    """The device arrays of a program, under a memory limit.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""What is on the device within a limit, under a plan or none; knows neither PyTorch nor CUDA nor a planner."""
+"""What is on the device under a memory limit, with a plan or without; knows neither PyTorch nor CUDA nor a planner."""

@@ -17,7 +17,7 @@ Ask = Callable[[Trace, float | None, Callable[[Plan], object]], tuple[bool, list
 
 @dataclass(slots=True)
 class Planning:
-    """A plan for a trace within a limit, by whom `ask` asks.
+    """A plan for a trace under a memory limit, by whom `ask` asks.
 
     Where there is none, one for the trace `shorter`, whose buffers do not live as long. The first plan is there soon,
     and others that are better come while it goes on.

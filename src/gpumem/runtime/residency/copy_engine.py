@@ -1,4 +1,4 @@
-"""Copies beside a GPU's kernels: every wait of a run within a limit is in this file.
+"""Copies beside a GPU's kernels: every wait of a run under a memory limit is in this file.
 
 The order on a GPU, c the stream that computes, o and i those of copies out and in::
 

@@ -40,8 +40,8 @@ class Hints:
     `at` has what is done around an op, None for most; `keys` what an op looks like; `rows` the buffers that it touches,
     operands first; `alone` for each `Recompute` what makes its value if that is wanted on its own. `tails` are buffers
     that go to the host after their last access, by no decision; they count behind the decisions. What a plan holds
-    beside its buffer is left out: reruns that would read it make it anew, in scratch. A `Recompute` for which nothing
-    else can is none of `alone`: the host has its value meanwhile.
+    beside its buffer is left out: recomputations that would read it make it anew, in scratch. A `Recompute` for which
+    nothing else can is none of `alone`: the host has its value meanwhile.
     """
 
     trace: Trace
@@ -168,7 +168,7 @@ def _place(
 
 
 def _replays(trace: Trace, decisions: Sequence[Decision], around: Callable[[int], At]) -> dict[int, Replay]:
-    """Arrange what runs again; return for each `Recompute` that can be carried out so what makes its value alone."""
+    """Arrange what is recomputed; return for each `Recompute` that can be carried out so what makes its value alone."""
     drops = {index: decision for index, decision in enumerate(decisions) if isinstance(decision, Recompute)}
     if not drops:
         return {}

@@ -1,4 +1,4 @@
-"""What came of a run within a limit."""
+"""What came of a run under a memory limit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ManagedReport(Shown):
-    """A run within a limit.
+    """A run under a memory limit.
 
     Parameters
     ----------

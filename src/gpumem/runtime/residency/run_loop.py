@@ -37,7 +37,7 @@ class Environment(Protocol[R]):
 
     @property
     def memory(self) -> LimitedMemory[R]:
-        """What moves, within a limit."""
+        """What moves, under a memory limit."""
 
     def now(self) -> int:
         """The time, in ns."""

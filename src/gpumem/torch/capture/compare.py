@@ -155,7 +155,7 @@ class CaptureComparison(Shown):
         yield ["", "device", "host"]
         yield ["  ops", str(mine.n), str(theirs.n)]
         yield ["  of them the same", str(self.same), str(self.same)]
-        yield ["  peak load", human(mine.peak_load), human(theirs.peak_load)]
+        yield ["  peak live bytes", human(mine.peak_load), human(theirs.peak_load)]
         yield ["  parameters", *(f"{count}: {human(size)}" for count, size in self._parameters)]
 
     def _expected(self) -> Iterator[list[str]]:

@@ -1,7 +1,7 @@
 """Let tensors without a device take the path of CUDA tensors, where PyTorch chooses by the device.
 
 Dropout is one op that keeps a mask, RMS norm one that keeps a number for each row, scaled-dot-product attention takes
-the form that a GPU would choose, optimizers work on all parameters at once (`foreach`) unless told not to, autocast
+the form that a GPU would choose, optimizers work on all parameters at once (`foreach`) unless set not to, autocast
 casts. There seems to be one GPU, see `one_gpu`. Batch norm, LSTM cells and losses stay the generic ops: what cuDNN's
 would keep is not known without it.
 """

@@ -2,5 +2,5 @@
 
 Read `solver` first, which PyTorch calls. Below it, each knowing only those before: `joint` (what a node makes, its
 estimated runtime, the halves that saved values come to, and what they hold), `mincut` (PyTorch's cut, without
-networkx), `splits` (what is saved if some ops may run again), `frontier` (the search).
+networkx), `splits` (what is saved if some ops may be recomputed), `frontier` (the search).
 """

@@ -53,7 +53,7 @@ def impure(node: Any) -> bool:
 
 
 def dp_knapsack(memory: list[float], runtime: list[float], most: float) -> tuple[float, list[int], list[int]]:
-    """Return runtime saved, positions saved and positions that run again, as PyTorch's own solver does."""
+    """Return runtime saved, positions saved and positions recomputed, as PyTorch's own solver does."""
     from torch._functorch._activation_checkpointing.knapsack import dp_knapsack as theirs
 
     return cast(tuple[float, list[int], list[int]], theirs(memory, runtime, most))

@@ -1,6 +1,6 @@
 """The functions of PyTorch that others stand in for while a step is recorded or run, each with why.
 
-Modules hand over what stands in; which functions these may be stands here, so that a test can look for all of them in
+Modules are handed what stands in; which functions these may be stands here, so that a test can look for all of them in
 the PyTorch that is installed. What bytes are read and written by is another list, `byte_access`.
 """
 

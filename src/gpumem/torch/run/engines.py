@@ -114,7 +114,7 @@ class Resized:
     """Where pointers cannot be swapped, as before PyTorch 2.12: a storage without memory has no size, and so no views.
 
     For PyTorch 2.11, which is in no range, but is what images with a GPU still have. Ops come out right, but whoever
-    asks a storage for its size is told 0 while it is away: `torch.save` writes a wrong file then.
+    asks a storage for its size gets 0 while it is off the device: `torch.save` writes a wrong file then.
     """
 
     views: ClassVar[bool] = False

@@ -24,7 +24,7 @@ from gpumem.torch.step.ops import THERE, Call, Kind, tensors
 from gpumem.torch.step.storages import Cell
 
 PACKED = "_pack_padded_sequence.default"  # it makes lengths, which recurrent nets read on the host
-JOINED = "it computes on several streams; within a limit each waits for the one before, so they run in turns"
+JOINED = "it computes on several streams; under a memory limit each waits for the one before, so they run in turns"
 
 
 class Within(OpMode):

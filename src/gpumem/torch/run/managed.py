@@ -1,4 +1,4 @@
-"""Run an unmodified PyTorch step within a limit."""
+"""Run an unmodified PyTorch step under a memory limit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PIECES = 8  # of the limit: into such parts calls on lists of tensors are split
 
 
 class Managed:
-    """A run within a limit: a context manager, or a decorator of a step. `managed` makes one.
+    """A run under a memory limit: a context manager, or a decorator of a step. `managed` makes one.
 
     It may be entered again, one at a time, and goes on with the plan it has.
     """
@@ -140,7 +140,7 @@ class Managed:
                     self.loop.note(f"on leaving: {type(error).__name__}: {error}")
 
     def _manages(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor may be sent away at any time; threads of a run may outlive it."""
+        """Whether a tensor may be evicted at any time; threads of a run may outlive it."""
         return self._contexts is not None and not self.mode.off and self.memory.known(tensor) is not None
 
     def _forked(self) -> None:
@@ -219,7 +219,7 @@ class Managed:
                 return
             self.memory.engine.follow()
             if how is not Reach.READS:
-                self.memory.recompute_dependents(cells)  # first, as it may send them away
+                self.memory.recompute_dependents(cells)  # first, as it may evict them
             on_demand = self.mode.on_demand if how is Reach.KEEPS else None
             with nullcontext() if on_demand is None else on_demand.pinning(cells):
                 self.memory.ensure_resident(cells, 0, "a read of bytes")
@@ -277,7 +277,7 @@ def managed(
     chunk: int | str | None = None,
     device: str | None = None,
 ) -> Managed:
-    """Run an unmodified training step within a limit, with the bits that it has without one.
+    """Run an unmodified training step under a memory limit, with the bits that it has without one.
 
     The first iterations run on demand: before each op whatever it touches is on the device, and what was not used for
     longest makes room. They are recorded; when two are alike, a plan is made beside the run, and followed from the end
@@ -304,7 +304,7 @@ def managed(
     on_demand : str
         What makes room while no plan is followed. `"lru"`: what was not used for longest goes to the host. `"dtr"`:
         what takes least time to get back, for its bytes and for how long it was not used. It goes to the host, or is
-        dropped and its op runs again, whichever takes less on `machine`.
+        dropped and its op is recomputed, whichever takes less on `machine`.
     planner : str or sequence of str
         Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts. Left out, two that take no
         time, and `search`.

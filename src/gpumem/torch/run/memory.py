@@ -1,4 +1,4 @@
-"""Storages within a limit: a limited memory of PyTorch's storages, known by the tensors that have them."""
+"""Storages under a memory limit: a limited memory of PyTorch's storages, known by the tensors that have them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Memory(LimitedMemory[Cell], Storages):
         self.engine.wait_for_copy(copy.data)
 
     def forget_makers(self) -> None:
-        """Let nothing be made again that is there: its operands may be written where nobody sees it."""
+        """Recompute nothing that is on the device: its operands may be written where nobody sees it."""
         for cell in [*self.by_key.values()]:
             cell.maker = None
 
@@ -116,7 +116,7 @@ def restore(memory: Memory) -> list[str]:
     memory.reconcile()
     with patch.object(memory, "limit", UNLIMITED):
         stuck = _brought(memory, [*memory.by_key.values()])
-        if stuck:  # what is made again needs room beside it, which there may be by now
+        if stuck:  # what is recomputed needs room beside it, which there may be by now
             stuck = _brought(memory, [cell for cell, _ in stuck])
         notes = []
         if stuck:

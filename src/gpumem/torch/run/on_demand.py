@@ -35,7 +35,7 @@ SIZES = 4096  # of ops and of copies, whose times are remembered; not tuned
 
 
 class Maker:
-    """A call that may be made again, and what it reads; each of its results has it for a `maker`."""
+    """A call that may be recomputed, and what it reads; each of its results has it for a `maker`."""
 
     def __init__(self, call: Kept) -> None:
         self.call, self.sources = call, call.sources
@@ -80,7 +80,7 @@ class DtrEvictor:
     # around an op
 
     def before(self, call: Call, follows: bool) -> Keeping | None:
-        """Look at an op that is about to run, and say whether a plan is followed; keep it, if it may run again."""
+        """Look at an op that is about to run, and say whether a plan is followed; keep it, if it may be recomputed."""
         if self.follows and not follows:  # nobody has looked at the clock meanwhile
             for cell in self.memory.on_device:
                 cell.used = self.clock
@@ -141,7 +141,7 @@ class DtrEvictor:
         return min(self.recompute_ns(cell, copies), copies)
 
     def recompute_ns(self, cell: Cell, most: int) -> int:
-        """Return what its op takes, and its evicted neighbourhood; `most` or more if that is more, or it has no maker."""
+        """Return what its op takes, and its evicted neighbourhood; `most` or more without a maker."""
         maker: Maker | None = cell.maker
         if maker is None:
             return most

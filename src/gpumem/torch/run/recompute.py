@@ -1,4 +1,4 @@
-"""Calls that run again: what was called, on what, and how a storage's bytes are made once more from it."""
+"""Calls that are recomputed: what was called, on what, and how a storage's bytes are made once more from it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NotKept(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Argument:
-    """A tensor of a call: a view of a storage, which has another one's bytes when it runs again.
+    """A tensor of a call: a view of a storage, which has another one's bytes when it is recomputed.
 
     Where the call looks at no more than its shape, it has no bytes at all.
     """
@@ -68,7 +68,7 @@ class Kept:
     generator: Any
     gradients: bool  # whether they were enabled
     versions: dict[Cell, int]  # of its operands, when it was called
-    sources: list[Cell]  # what it reads when it runs again, each once: batch norm's statistics, say, are none
+    sources: list[Cell]  # what it reads when it is recomputed, each once: batch norm's statistics, say, are none
     cells: Mapping[int, Cell]
     fresh: int  # bytes of its results
     ns: int = 0  # what it takes, where somebody wants to know
@@ -91,7 +91,7 @@ class Kept:
 
 
 class Keeping(Protocol):
-    """A call that is under way: it is told the cells touched, the bytes made, and what it takes in ns, after that."""
+    """A call that is under way: it is given the cells touched, the bytes made, and what it takes in ns, after that."""
 
     def __call__(self, cells: Mapping[int, Cell], fresh: int, ns: int = 0) -> Kept:
         """Return the call as it was."""
@@ -142,10 +142,10 @@ def _kept(x: Any, memory: Memory) -> Any:
 
 
 class Making:
-    """How the bytes of one cell, which has none now, are made again: some calls, in order.
+    """How the bytes of one cell, which has none now, are recomputed: some calls, in order.
 
     While it stands, the storages that these calls read are kept, and nobody writes them before the cell is made. It
-    `needs` so many bytes on the device at once, whatever else is sent away.
+    `needs` so many bytes on the device at once, whatever else is evicted.
     """
 
     def __init__(self, cell: Cell, steps: Replay, calls: Mapping[int, Kept]) -> None:
@@ -212,7 +212,7 @@ def _rerun(memory: Memory, step: Rerun, call: Kept, made: dict[Value, torch.Unty
     sources = [cell_of[v.buffer] for v in step.reads if v.whole == ON_DEVICE]
     memory.recomputing = True  # what is made has no other bytes, and nobody can be told to ask for less
     try:
-        memory.ensure_resident(sources, call.fresh, f"{call.func}, run again,")
+        memory.ensure_resident(sources, call.fresh, f"{call.func}, recomputed,")
     finally:
         memory.recomputing = False
     where = {}
@@ -256,7 +256,7 @@ def _storages(found: Sequence[torch.Tensor], known: set[int]) -> list[torch.Unty
 
 
 class Remaker(Follower[Cell]):
-    """A follower of plans that make values again: `calls` are those that may be asked for, of this iteration."""
+    """A follower of plans that recompute values: `calls` are those that may be asked for, of this iteration."""
 
     memory: Memory
 
@@ -271,7 +271,7 @@ class Remaker(Follower[Cell]):
         # planned in place: what runs may be out of place
         self.sums = [name in WRITTEN_AS and {*writes} <= {*reads} for name, reads, writes in rows]
 
-    def before(self, call: Call) -> int:  # type: ignore[override]  # who follows a step hands over its calls
+    def before(self, call: Call) -> int:  # type: ignore[override]  # who follows a step passes its calls
         """Do what is due before an op, and write the call down if the plan may run it again."""
         i = super().before(call)
         self._keeping = None
@@ -310,7 +310,7 @@ class Remaker(Follower[Cell]):
         self.calls = {}
 
     def _drop(self, k: int, cell: Cell) -> None:
-        """Give up bytes that can be made again; where they cannot, they stay.
+        """Give up bytes that can be recomputed; where they cannot, they stay.
 
         Where that alone would take more than the limit, as it may where nothing goes as planned, the host has them.
         """
@@ -328,7 +328,7 @@ class Remaker(Follower[Cell]):
         self.memory.release(cell)
 
     def _recompute(self, replay: Replay, ks: list[int]) -> None:
-        """Make again what is due, all at once; what is away otherwise, as before the plan was followed, by itself."""
+        """Recompute what is due, all at once; what was dropped before the plan was followed, by itself."""
         wanted = {}
         by_buffer = {self.hints.buffer(k): (self.bound[k], self.hints.alone.get(k)) for k in ks}
         for value in replay.wanted:

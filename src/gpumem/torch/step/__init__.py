@@ -1,1 +1,1 @@
-"""What the recorder of steps and runs within a limit share: ops, storages, where in the step, refusals."""
+"""What the recorder of steps and runs under a memory limit share: ops, storages, where in the step, refusals."""

@@ -3,7 +3,7 @@
 Whatever has a tensor of the device among its arguments is an op that reads it, whoever registered it and whatever it
 returns, unless PyTorch's own op is known to touch no bytes (`TOUCHES_NOTHING`, views and questions about shapes) or to
 look at the shape only (`LOOKS_AT_SHAPES`). So an op that nobody has heard of is slower than it needs to be, and never
-runs on memory that is away. `tests/pytorch/step/test_ops.py` names what a new PyTorch has added to neither list.
+runs on memory that is off the device. `tests/pytorch/step/test_ops.py` names what is new in neither list.
 """
 
 from __future__ import annotations
