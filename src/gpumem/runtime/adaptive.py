@@ -158,7 +158,9 @@ class Adaptive:
         self._made = self.beside = 0
         self._closed = False
         self._times, self._detect = OpTimes(environment.lasted), (detect, min_length)
-        self._loop: RunLoop[LiveBlock] = RunLoop(_Blocks(self), wait=wait, eager=True)
+        self._loop: RunLoop[LiveBlock] = RunLoop(
+            _Blocks(self, self._memory, self._moves, self._new_iterations), wait=wait, eager=True
+        )
         self._loop.start()
         given = amount(limit, 2**40, "limit")  # which refuses what is none, be it a part of what nobody knows yet
         if not (isinstance(limit, str) and "%" in limit):
@@ -237,7 +239,7 @@ class Adaptive:
         given : bool
             It writes the program's own bytes, as `write` does.
         """
-        op = self._op(name, reads, writes, duration, flops, moved)
+        op = self._op(name, reads, writes, duration, flops=flops, moved=moved)
         self._exec(op, call, None, is_known=duration != UNKNOWN, given=given)
 
     def write(self, block: int, data: ArrayLike | bytes) -> None:
@@ -250,14 +252,14 @@ class Adaptive:
         if len(given) > live.size:
             raise ValueError(f"write: {len(given)} bytes for block {block}, which has {live.size}")
         ns = int(self.machine.into.copy_ns(np.array([live.size], np.int64))[0])
-        self._exec(self._op("write", [], [block], ns, 0, 0), None, given, given=True)
+        self._exec(self._op("write", [], [block], ns), None, given, given=True)
 
     def read(self, block: int) -> Bytes:
         """Wait for all ops so far, and return a copy of a block's bytes; an op called `read`."""
         live = self._live(block, "read")
         ns = int(self.machine.out.copy_ns(np.array([live.size], np.int64))[0])
         data: list[Bytes] = []
-        self._exec(self._op("read", [block], [], ns, 0, 0), None, data)
+        self._exec(self._op("read", [block], [], ns), None, data)
         return data[0]
 
     @strict
@@ -293,8 +295,9 @@ class Adaptive:
         reads: Sequence[int],
         writes: Sequence[int],
         duration: int,
-        flops: float,
-        moved: float | None,
+        *,
+        flops: float = 0.0,
+        moved: float | None = 0.0,
     ) -> Exec:
         where = f"op {self._moves.op} ({name})"
         if index(duration) < 0 and duration != UNKNOWN:
@@ -303,7 +306,7 @@ class Adaptive:
         for row in (reads, writes):
             if not isinstance(row, Iterable):
                 raise TypeError(f"{where}: {row!r:.60} is no list of blocks")
-        touched = [self._live(b, where).size for b in (*reads, *writes)]
+        touched = [self._live(block, where).size for block in (*reads, *writes)]
         moves = float(sum(touched)) if moved is None else moved
         finite(where, flops=flops, moved=moves)
         if duration == UNKNOWN:
@@ -316,13 +319,13 @@ class Adaptive:
     ) -> None:
         """Run an op: call it, write the bytes `data` into its block, or append its bytes to the list `data`."""
         blocks, memory, loop, name = self._blocks, self._memory, self._loop, op.name
-        touched = [blocks[b] for b in dict.fromkeys([*op.reads, *op.writes])]
-        call = BlockCall(op, looks(name, [blocks[b].size for b in op.reads]), touched, given)
-        i = loop.before(call)
+        touched = [blocks[number] for number in dict.fromkeys([*op.reads, *op.writes])]
+        call = BlockCall(op, looks(name, [blocks[number].size for number in op.reads]), touched, given)
+        position = loop.before(call)
         for hook in self.before:
-            hook(op, i)
+            hook(op, position)
         memory.ensure_resident(touched, 0, name)
-        memory.wrote([blocks[b] for b in op.writes])  # also if it fails half-way
+        memory.wrote([blocks[number] for number in op.writes])  # also if it fails half-way
         iterations, timer = loop.phase.iterations, None
         if isinstance(data, list):
             data.append(self.environment.get(touched[0]))
@@ -336,7 +339,10 @@ class Adaptive:
             loop.observed(iterations.record, call, timer)
         loop.after(call)
         for hook in self.after:
-            hook(op, i)
+            hook(op, position)
+
+    def _new_iterations(self) -> BlockIterations:
+        return BlockIterations([*self._blocks.values()], *self._detect, self._times)
 
     @property
     def held(self) -> int:
@@ -373,15 +379,17 @@ class Adaptive:
 class _Blocks:
     """A device as the environment of its run loop."""
 
-    def __init__(self, device: Adaptive) -> None:
-        self._device, self.memory = device, device._memory
+    def __init__(
+        self,
+        device: Adaptive,
+        memory: LimitedMemory[LiveBlock],
+        moves: Logged,
+        iterations: Callable[[], BlockIterations],
+    ) -> None:
+        self._device, self.memory, self._moves, self.iterations = device, memory, moves, iterations
 
     def now(self) -> int:
         return self._device.environment.now()
-
-    def iterations(self) -> BlockIterations:
-        device = self._device
-        return BlockIterations([*device._blocks.values()], *device._detect, device._times)
 
     def follower(self, hints: Hints) -> Follower[LiveBlock]:
         return Follower(self.memory, hints)
@@ -402,4 +410,4 @@ class _Blocks:
         """It may be anything: nothing is to come back at the end."""
 
     def report(self, kind: str, why: str) -> None:
-        self._device._moves.note(kind, why)
+        self._moves.note(kind, why)

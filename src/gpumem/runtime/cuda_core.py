@@ -21,7 +21,7 @@ from gpumem.pool.allocators.protocol import Allocator
 from gpumem.runtime.pooled.served import Served
 from gpumem.runtime.pooled.stream_joins import Events
 
-DEFAULT = (1, 2)
+DEFAULT = (1, 2)  # CU_STREAM_LEGACY and CU_STREAM_PER_THREAD: handles that no stream object has
 
 
 class PoolMemoryResource(MemoryResource):  # type: ignore[misc]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gpumem.runtime.residency.environment import LiveBlock, LiveEnvironment
 
-LOGGED = 2**18  # entries of a log
+LOGGED = 2**18  # entries of a log, the oldest are dropped: some tens of MB at most. Not tuned
 
 
 class LogEntry(NamedTuple):

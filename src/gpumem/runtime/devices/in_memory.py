@@ -13,7 +13,7 @@ import numpy as np
 
 from gpumem.runtime.residency.environment import Bytes, LiveBlock, LiveCall
 
-POISON = 0xA5
+POISON = 0xA5  # bytes that nothing has written: as a float32 next to 0, as an int64 absurd, so a missing copy shows
 
 
 def typed(data: Any, block: LiveBlock) -> Any:

@@ -23,7 +23,7 @@ from gpumem.execute.cuda.memory import host_bytes
 from gpumem.runtime.residency.copy_engine import Beside, Slab
 from gpumem.runtime.residency.environment import Bytes, LiveBlock, LiveCall
 
-UNTIMED = -1, -1
+UNTIMED = -1, -1  # start and end of what was not timed
 
 
 class Addresses(Protocol):

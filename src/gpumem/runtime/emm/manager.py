@@ -109,7 +109,7 @@ class MemoryManager(numba_internals.HostOnlyManager):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._memory: ContextPool | None = None
-        self._streams: Events | None = None
+        self.streams: Events | None = None
         self._deferring = 0
         self._beginning = threading.RLock()
 
@@ -122,8 +122,8 @@ class MemoryManager(numba_internals.HostOnlyManager):  # type: ignore[misc]
         """Let Numba keep as much pinned and mapped memory back from being freed as it does by itself."""
         numba_internals.keep_back(self.deallocations)
         with self._beginning:
-            if self._streams is None:
-                self._streams = all_streams(numba_internals.ordinal(self.context))
+            if self.streams is None:
+                self.streams = all_streams(numba_internals.ordinal(self.context))
                 watch(_streams_of)
 
     def memalloc(self, size: int) -> PoolPointer:
@@ -144,9 +144,9 @@ class MemoryManager(numba_internals.HostOnlyManager):  # type: ignore[misc]
             if self._memory is not None:  # another thread was first
                 return self._memory
             self.initialize()
-            assert self._streams is not None
+            assert self.streams is not None
             try:
-                memory = ContextPool(self.context, self._streams, _options or Options.of_environment())
+                memory = ContextPool(self.context, self.streams, _options or Options.of_environment())
             except MemoryError as error:
                 raise OutOfMemory(error) from error
             memory.deferring = self._deferring
@@ -176,8 +176,8 @@ class MemoryManager(numba_internals.HostOnlyManager):  # type: ignore[misc]
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.close()
-        if self._streams is not None:
-            self._streams.close()
+        if self.streams is not None:
+            self.streams.close()
 
     @contextmanager
     def defer_cleanup(self) -> Iterator[None]:
@@ -218,4 +218,4 @@ class MemoryManager(numba_internals.HostOnlyManager):  # type: ignore[misc]
 def _streams_of(context: Any) -> Events | None:
     """Return the streams of a context, where they are of interest."""
     manager = context.memory_manager
-    return manager._streams if isinstance(manager, MemoryManager) else None
+    return manager.streams if isinstance(manager, MemoryManager) else None

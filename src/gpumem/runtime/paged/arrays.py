@@ -192,7 +192,7 @@ class LimitedArrays:
             self._enter()
             try:
                 self._drain()
-                return self._run(name, stream, call, *_touched(sources, into), given)
+                return self._run(name, stream, call, *_touched(sources, into), given=given)
             finally:
                 self._inside = False
 
@@ -200,7 +200,7 @@ class LimitedArrays:
         return [(array, extent) for extent in extents if (array := self.at(extent.address)) is not None]
 
     def _run(
-        self, name: str, stream: Any, call: Callable[[], Any], reads: list[int], writes: list[int], given: bool
+        self, name: str, stream: Any, call: Callable[[], Any], reads: list[int], writes: list[int], *, given: bool
     ) -> Any:
         returned: list[Any] = []
         self.environment.on(stream)

@@ -29,7 +29,7 @@ from gpumem.runtime.paged.pages import Pages, Range
 from gpumem.runtime.residency.copy_engine import Slab
 from gpumem.runtime.residency.environment import LiveBlock, LiveCall
 
-MARKS = 512  # of ops that may be under way; more are thinned out
+MARKS = 512  # of ops that may be under way; of more, every second one is kept. Not tuned
 
 
 class _PagedCard(CudaCard):

@@ -22,7 +22,7 @@ from gpumem.pool.smartpool.online import SmartPool
 from gpumem.runtime.pooled.backing import Backing, backing as on_device
 from gpumem.runtime.pooled.stream_joins import OF_A_THREAD, Events, Joiner, known
 
-SHORTEST = 4  # requests of an iteration: small programs have few
+SHORTEST = 4  # requests of an iteration at least: small programs have few. Not tuned
 NOBODYS = -(2**61)  # the stream of what is freed where nobody knows who used it: nobody has such bytes before a join
 
 

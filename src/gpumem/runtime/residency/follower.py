@@ -13,7 +13,7 @@ from gpumem.runtime.residency.limited_memory import DEVICE, HOST, LimitedMemory,
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.replay import Replay
 
-LOST = -1
+LOST = -1  # the position of a run that is not as planned
 # So many ops that look like the first ones of the plan are taken for them. Not tuned: fewer would be taken by chance
 # where an evaluation begins as a training step does, more are followed late.
 DOZEN = 12

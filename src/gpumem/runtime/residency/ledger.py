@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gpumem.runtime.residency.limited_memory import LimitedMemory
 from gpumem.runtime.residency.report import NATIVE, ON_DEMAND, Iteration
 
-KEPT = 1000  # rows of a report; an iteration of a second for a quarter of an hour, some 200 kB
+KEPT = 1000  # rows of a report; an iteration of a second for a quarter of an hour, some 200 kB. Not tuned
 
 
 class Step(NamedTuple):

@@ -29,7 +29,7 @@ from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 from gpumem.trace.lifetimes import tails
 
-NOTES = 1000  # of a report; the oldest go
+NOTES = 1000  # of a report, the oldest are dropped, so that a run for days does not grow. Not tuned
 
 
 class Environment(Protocol[R]):
