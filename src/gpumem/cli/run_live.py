@@ -174,8 +174,8 @@ class _Played:
 
 
 def _play(program: _Program, where: Platform, device: runtime.Adaptive, iterations: int) -> _Played:
-    world: Any = getattr(device.world, "world", device.world)
-    outside = OverArrays(world.scratch) if where.cuda else None
+    inner: Any = getattr(device.environment, "environment", device.environment)
+    outside = OverArrays(inner.scratch) if where.cuda else None
     state = program.state()
     with device:
         player = TracePlayer.of(program.trace, program.launch(), device, outside)

@@ -177,12 +177,12 @@ class TracePlayer(Shown):
         """Get ready; arguments and errors as of `play`."""
         _check(trace)
         given = OverArrays() if state_arrays is None else state_arrays
-        n, buffers = trace.n, trace.buffers
-        starts: list[list[int]] = [[] for _ in range(n)]
-        ends: list[list[int]] = [[] for _ in range(n)]
-        for i in np.flatnonzero(~trace.eternal).tolist():
-            starts[buffers.start[i]].append(i)
-            ends[(buffers.end[i] - 1) % n].append(i)
+        count, buffers = trace.n, trace.buffers
+        starts: list[list[int]] = [[] for _ in range(count)]
+        ends: list[list[int]] = [[] for _ in range(count)]
+        for buffer in np.flatnonzero(~trace.eternal).tolist():
+            starts[buffers.start[buffer]].append(buffer)
+            ends[(buffers.end[buffer] - 1) % count].append(buffer)
         generators: dict[int, Any] = {}
         steps = [_Step.of(trace, op, launch, given, generators) for op in trace.ops]
         return cls(trace, device, steps, starts=starts, ends=ends, size=buffers.size.tolist())
@@ -196,7 +196,7 @@ class TracePlayer(Shown):
     def begin(self, state: MutableMapping[int, NDArray[Any]]) -> None:
         """Allocate what crosses the boundary, and give it its values."""
         over = np.flatnonzero(self.trace.crossing).tolist()
-        crossing = {self.trace.buffers.of[i]: i for i in over}
+        crossing = {self.trace.buffers.of[crossed]: crossed for crossed in over}
         if stray := [of for of in state if of not in crossing]:
             raise ValueError(f"state: recorded buffer {stray[0]} carries no value over the boundary")
         for buffer in over:
@@ -221,7 +221,7 @@ class TracePlayer(Shown):
 
     def end(self, state: MutableMapping[int, NDArray[Any]]) -> None:
         """Read the values, and free everything."""
-        live = {self.trace.buffers.of[i]: i for i in self.live}
+        live = {self.trace.buffers.of[buffer]: buffer for buffer in self.live}
         for of, value in state.items():
             data = np.asarray(self.device.read(self.live[live[of]]))
             value.reshape(-1).view(np.uint8)[...] = data[: value.nbytes]
@@ -248,9 +248,9 @@ class _Step:
     ) -> _Step:
         buffers = trace.buffers
         row = list(dict.fromkeys([*op.reads, *op.writes]))
-        blocks = {int(buffers.of[i]): Block(i, int(buffers.of[i]), False, 0, int(buffers.size[i])) for i in row}
-        spare = next((blocks[int(buffers.of[i])] for i in op.writes if buffers.kind[i] == WORKSPACE), None)
-        written = tuple(int(buffers.of[i]) for i in op.writes)
+        blocks = {int(buffers.of[buffer]): Block(buffer, int(buffers.of[buffer]), False, 0, int(buffers.size[buffer])) for buffer in row}
+        spare = next((blocks[int(buffers.of[buffer])] for buffer in op.writes if buffers.kind[buffer] == WORKSPACE), None)
+        written = tuple(int(buffers.of[buffer]) for buffer in op.writes)
         views = Views(state_arrays, op, blocks, written, spare, generators, 0, op.of)
         cost = float(trace.ops.flops[op.id]), float(trace.ops.moved[op.id])
         return cls(
@@ -258,7 +258,7 @@ class _Step:
             None if op.role == ROLES[SYNC] else launch,
             views,
             state_arrays,
-            [int(buffers.of[i]) for i in row],
+            [int(buffers.of[buffer]) for buffer in row],
             *cost,
         )
 

@@ -30,7 +30,8 @@ from gpumem.runtime.residency.report import IDLE, ON_DEMAND, PLANNED, RECORDED
 from gpumem.trace import Trace
 
 PATIENCE = 3  # iterations in a row not as planned, before another plan: a last batch, an evaluation; not tuned
-CALM = 2  # iterations in a row as planned, and what is recorded beside them is given up: as many as would be alike. Not tuned
+# Iterations in a row as planned, after which what is recorded beside them is given up: as many as would be alike.
+CALM = 2
 
 
 @dataclass(slots=True)
