@@ -48,7 +48,7 @@ def first_iterations(
     Parameters
     ----------
     log : iterable of LogEntry
-        `Adaptive.log`, in a world that knows the time of what it does: on the clock.
+        `Adaptive.log`, in an environment that knows the time of what it does: on the clock.
     iterations : sequence of Iteration
         `Adaptive.report().iterations`, all of them.
     limit : int
