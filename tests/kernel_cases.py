@@ -296,7 +296,7 @@ def placement(pick: Pick) -> Arguments:
     limits = {"alignment": 2 ** pick.integer(0, 1), "height": pick.integer(0, 5000)}
     case["offset"] = np.where(host, case["offset"], case["offset"] // limits["alignment"] * limits["alignment"])
     columns = {name: case[name] for name in ("offset", "size", "start", "end")}
-    return columns | {"host": host, "steps": case["steps"]} | limits | {"found": pick.rng.integers(-9, 9, 3)}
+    return columns | {"host": host, "steps": case["steps"]} | limits | {"fault": pick.rng.integers(-9, 9, 3)}
 
 
 def sgd(pick: Pick) -> Arguments:

@@ -59,19 +59,19 @@ def late(held: Collection[int]) -> Order:
     """
 
     def order(ready: list[int]) -> int:
-        return next((k for k in ready if k not in held), ready[0])
+        return next((number for number in ready if number not in held), ready[0])
 
     return order
 
 
-POISON = 0xA5
-AHEAD = 64  # iterations that are queued at most, so that a long run does not hold all of its ops
+POISON = 0xA5  # bytes where no buffer is alive: no plausible number in any type, so that reading one shows
+AHEAD = 64  # iterations that are queued at most, so that a long run does not hold all of its ops. Not tuned
 
 
 class _Task:
     """An op of one iteration, and its token: submitted, perhaps not run yet.
 
-    Nobody else keeps it, so it is gone once it has run and nobody may wait for it any more.
+    Nothing else keeps it, so it is freed once it has run and nothing can wait for it any more.
     """
 
     __slots__ = ("after", "deaths", "end", "number", "start", "work")
@@ -160,8 +160,8 @@ class Emulator(HostMemory):
 
     def _catch_up(self, turn: int) -> None:
         """Run queued ops until none is left of an iteration as old as that."""
-        n = len(self.issued)
-        while any(queue and queue[0].number // n <= turn for queue in self.queues.values()):
+        count = len(self.issued)
+        while any(queue and queue[0].number // count <= turn for queue in self.queues.values()):
             self._run(self._next())
 
     def _die(self, block: Block) -> None:
@@ -180,7 +180,11 @@ class Emulator(HostMemory):
 
     def _next(self) -> _Task:
         """Take the op that the order picks among those at the heads of streams that wait for nothing."""
-        heads = {q[0].number: q for q in self.queues.values() if q and all(task.end >= 0 for task in q[0].after)}
+        heads = {
+            queue[0].number: queue
+            for queue in self.queues.values()
+            if queue and all(task.end >= 0 for task in queue[0].after)
+        }
         ready = sorted(heads)
         chosen = self.order(ready)
         if chosen not in heads:

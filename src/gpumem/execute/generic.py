@@ -7,7 +7,7 @@ reads, with a weight for each position, and fills each buffer it writes with byt
     out[i] = top byte of hash(digest, buffer written, i)
 
 A read of a buffer that nothing has written since its allocation has no value: it is left out. A random op's digest
-has its draw counter in it, which a recomputation does not advance. Statistics that an op keeps are left out of the digest of
+has its draw counter in it, which a recomputation does not advance. Statistics of an op are left out of the digest of
 its other outputs, and a recomputation that does not touch statistics leaves them out of everything.
 """
 
@@ -69,7 +69,7 @@ class GenericOp:
         self.place = dict(zip(trace.ops.of[recorded].tolist(), recorded.tolist()))
         self.values = _values(trace)
         kept = trace.statistics
-        self.statistics = [set(trace.buffers.of[kept[i]].tolist()) for i in range(trace.n)]
+        self.statistics = [set(trace.buffers.of[kept[buffer]].tolist()) for buffer in range(trace.n)]
         self.random = trace.ops.rng.tolist()
         self.seen: U64 = np.zeros(trace.n, np.uint64)
 
@@ -78,18 +78,18 @@ class GenericOp:
         if op.of not in self.place:
             raise ValueError(f"op {op.id} ({op.name}): recorded op {op.of} is not in the trace that this launch is for")
         place = self.place[op.of]
-        again, kept = op.role == ROLES[RECOMPUTE], self.statistics[place]
+        is_recomputed, kept = op.role == ROLES[RECOMPUTE], self.statistics[place]
         written = [of for of in dict.fromkeys(views.written) if of != UNKNOWN]
-        found = [of for of in self.values[place] if of not in kept or of in written]
+        sources = [of for of in self.values[place] if of not in kept or of in written]
         rounds = [
-            _Round(*([(views.bytes(of), of) for of in some if (of in kept) == late] for some in (found, written)))
+            _Round(*([(views.bytes(of), of) for of in some if (of in kept) == late] for some in (sources, written)))
             for late in (False, True)  # statistics take in all that is read
         ]
         counter = views.generator() if self.random[place] else None
         if self.library is not None:
             scratch = views.scratch(np.uint64, (1,)), views.scratch(np.uint8, (8,))
-            return _by_library(self.library, rounds, counter, *scratch, again=again)
-        return self._native(rounds, counter, UNKNOWN if again else place)
+            return _by_library(self.library, rounds, counter, *scratch, is_recomputed=is_recomputed)
+        return self._native(rounds, counter, UNKNOWN if is_recomputed else place)
 
     def _native(self, rounds: list[_Round], counter: U64 | None, note: int) -> Call:
         digest: U64 = np.zeros(1, np.uint64)
@@ -102,8 +102,8 @@ class GenericOp:
                     counter[0] += np.uint64(note != UNKNOWN)
                     digest[0] = _mix(counter[0])
                 for reads, writes in rounds:
-                    for x, salt in reads:
-                        _checksum(x, digest, salt)
+                    for source, salt in reads:
+                        _checksum(source, digest, salt)
                     for out, salt in writes:
                         _fill(digest, out, salt)
                 if note != UNKNOWN:
@@ -119,33 +119,35 @@ class _Round(NamedTuple):
     writes: list[tuple[Any, int]]
 
 
-def _by_library(library: Any, rounds: list[_Round], counter: Any, digest: Any, drawn: Any, *, again: bool) -> Call:
+def _by_library(
+    library: Any, rounds: list[_Round], counter: Any, digest: Any, drawn: Any, *, is_recomputed: bool
+) -> Call:
     starts = [prebound(library.clear, digest)]
     if counter is not None:
-        if not again:
+        if not is_recomputed:
             starts.append(prebound(library.advance, counter))
         starts += prebound(library.fill, counter, drawn, 0), prebound(library.checksum, drawn, digest, 0)
     for reads, writes in rounds:
-        starts += [prebound(library.checksum, x, digest, salt) for x, salt in reads]
+        starts += [prebound(library.checksum, source, digest, salt) for source, salt in reads]
         starts += [prebound(library.fill, digest, out, salt) for out, salt in writes]
     return in_turn(starts)
 
 
 def _values(trace: Trace) -> list[list[int]]:
     """The recorded buffers that each op reads a value of: written before in this lifetime, or eternal."""
-    b, n, first = trace.buffers, trace.n, _first_write(trace)
+    buffers, count, first = trace.buffers, trace.n, _first_write(trace)
     op, buffer = trace.ops.reads.rows(), trace.ops.reads.idx
-    known = ((op - b.start[buffer]) % n > first[buffer]) & (b.of[buffer] != UNKNOWN)
-    rows = Csr.grouped(op[known], b.of[buffer[known]], n).tolist()
+    known = ((op - buffers.start[buffer]) % count > first[buffer]) & (buffers.of[buffer] != UNKNOWN)
+    rows = Csr.grouped(op[known], buffers.of[buffer[known]], count).tolist()
     return [list(dict.fromkeys(row)) for row in rows]
 
 
 def _first_write(trace: Trace) -> I64:
-    """Steps from each buffer's allocation to the first write: -1 if it always has a value, `n` if it never gets one."""
-    b, n = trace.buffers, trace.n
-    first = np.full(len(b), n, np.int64)
+    """Steps from each buffer's allocation to the first write: -1 if it always has a value, n if it never gets one."""
+    buffers, count = trace.buffers, trace.n
+    first = np.full(len(buffers), count, np.int64)
     op, buffer = trace.ops.writes.rows(), trace.ops.writes.idx
-    np.minimum.at(first, buffer, (op - b.start[buffer]) % n)
+    np.minimum.at(first, buffer, (op - buffers.start[buffer]) % count)
     first[trace.eternal] = -1
     return first
 
@@ -159,31 +161,31 @@ def carried(trace: Trace) -> set[int]:
     >>> carried(trace)  # both cross it, but nothing writes the first
     {1}
     """
-    b, n = trace.buffers, trace.n
-    return set(b.of[trace.crossing & (_first_write(trace) < n - b.start)].tolist())
+    buffers, count = trace.buffers, trace.n
+    return set(buffers.of[trace.crossing & (_first_write(trace) < count - buffers.start)].tolist())
 
 
 @jit
-def _checksum(x: Bytes, digest: U64, salt: int) -> None:
+def _checksum(data: Bytes, digest: U64, salt: int) -> None:
     state = _mix(np.uint64(salt))
     total = np.uint64(0)
-    for i in range(len(x)):
+    for index in range(len(data)):
         state += GOLDEN
-        total += (np.uint64(x[i]) + ONE) * (state ^ (state >> S32))
+        total += (np.uint64(data[index]) + ONE) * (state ^ (state >> S32))
     digest[0] += total
 
 
 @jit
 def _fill(digest: U64, out: Bytes, salt: int) -> None:
     state = _mix(digest[0] ^ _mix(np.uint64(salt)))
-    for i in range(len(out)):
+    for index in range(len(out)):
         state += GOLDEN
-        out[i] = ((state ^ (state >> S32)) * FIRST) >> S56
+        out[index] = ((state ^ (state >> S32)) * FIRST) >> S56
 
 
 @jit
-def _note(seen: U64, i: int, digest: U64) -> None:
-    seen[i] = _mix(seen[i] + GOLDEN) + digest[0]
+def _note(seen: U64, index: int, digest: U64) -> None:
+    seen[index] = _mix(seen[index] + GOLDEN) + digest[0]
 
 
 @strict
@@ -195,9 +197,9 @@ def initial(trace: Trace, seed: int = 0) -> dict[int, NDArray[Any]]:
     >>> initial(trace, seed=1)
     {0: array([255, 228,  34], dtype=uint8)}
     """
-    b, rng = trace.buffers, np.random.default_rng(seed)
+    buffers, rng = trace.buffers, np.random.default_rng(seed)
     over = np.flatnonzero(trace.crossing).tolist()
-    return {int(b.of[i]): rng.integers(0, 256, int(b.size[i]), np.uint8) for i in over}
+    return {int(buffers.of[index]): rng.integers(0, 256, int(buffers.size[index]), np.uint8) for index in over}
 
 
 @strict

@@ -47,24 +47,25 @@ class Layout(Shown):
         """Lay out a placed trace; without `host` each host buffer gets bytes of its own."""
         if not len(trace.ops):
             raise ValueError(f"trace {trace.name!r}: no ops, a bare instance cannot run")
-        b = trace.buffers
+        buffers = trace.buffers
         shared = host  # host buffers that share nothing cannot wait for each other's bytes
         host = _one_after_another(trace, placement.alignment) if host is None else host
         for what, given in (("placement", placement), ("host", host)):
-            if len(given.offset) != len(b):
-                raise ValueError(f"{what}: {len(given.offset)} offsets, but the trace has {len(b)} buffers")
-        offset = np.where(b.host, host.offset, placement.offset)
-        height = np.where(b.host, host.height, placement.height)
-        for i in np.flatnonzero((offset < 0) | (offset + b.size > height)).tolist():
-            where, made = ("host", "trace.host_side()") if b.host[i] else ("placement", "the trace")
-            told = f"{where}: buffer {i}: bytes {offset[i]}..{offset[i] + b.size[i]} lie outside 0..{height[i]}"
-            raise ValueError(f"{told}; a placement of {made} would do")
-        columns = (b.of.tolist(), b.host.tolist(), offset.tolist(), b.size.tolist())
-        blocks = tuple(Block(i, *row) for i, row in enumerate(zip(*columns)))
+            if len(given.offset) != len(buffers):
+                raise ValueError(f"{what}: {len(given.offset)} offsets, but the trace has {len(buffers)} buffers")
+        offset = np.where(buffers.host, host.offset, placement.offset)
+        height = np.where(buffers.host, host.height, placement.height)
+        for index in np.flatnonzero((offset < 0) | (offset + buffers.size > height)).tolist():
+            where, made = ("host", "trace.host_side()") if buffers.host[index] else ("placement", "the trace")
+            end = offset[index] + buffers.size[index]
+            problem = f"{where}: buffer {index}: bytes {offset[index]}..{end} lie outside 0..{height[index]}"
+            raise ValueError(f"{problem}; a placement of {made} would do")
+        columns = (buffers.of.tolist(), buffers.host.tolist(), offset.tolist(), buffers.size.tolist())
+        blocks = tuple(Block(index, *row) for index, row in enumerate(zip(*columns)))
         return cls(trace, blocks, placement.height, host.height, hazards(trace, placement, shared))
 
 
 def _one_after_another(trace: Trace, alignment: int) -> Placement:
-    b = trace.buffers
-    room = np.where(b.host, -(-b.size // alignment) * alignment, 0)
-    return Placement(np.where(b.host, np.cumsum(room) - room, NOWHERE), int(room.sum()), alignment)
+    buffers = trace.buffers
+    size = np.where(buffers.host, -(-buffers.size // alignment) * alignment, 0)
+    return Placement(np.where(buffers.host, np.cumsum(size) - size, NOWHERE), int(size.sum()), alignment)

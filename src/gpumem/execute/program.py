@@ -48,10 +48,10 @@ class Program(Shown):
     def crossing(self) -> dict[int, list[Block]]:
         """Return who carries a value over the boundary: recorded buffer -> its blocks, device first."""
         over = np.flatnonzero(self.trace.crossing).tolist()
-        found: dict[int, list[Block]] = {}
-        for block in sorted((self.layout.blocks[i] for i in over), key=lambda x: x.host):
-            found.setdefault(block.of, []).append(block)
-        return found
+        blocks: dict[int, list[Block]] = {}
+        for block in sorted((self.layout.blocks[buffer] for buffer in over), key=lambda entry: entry.host):
+            blocks.setdefault(block.of, []).append(block)
+        return blocks
 
     def write(self, state: Mapping[int, NDArray[Any]]) -> None:
         """Give every buffer that crosses the boundary its value, by recorded id; zeros where `state` has none.
@@ -92,18 +92,18 @@ class Program(Shown):
         self._has_memory()
         late = np.zeros(len(self.works), np.int64) if lag is None else np.asarray(lag)
         if late.shape != (len(self.works),) or late.min(initial=0) < 0:
-            told = f"lag: {late.tolist()!r:.60}"
-            raise ValueError(f"{told} is no number of rounds, 0 and more, for each of {len(self.works)} ops")
+            problem = f"lag: {late.tolist()!r:.60}"
+            raise ValueError(f"{problem} is no number of rounds, 0 and more, for each of {len(self.works)} ops")
         over = int(late.max(initial=0))
         self.backend.begin(self.works, iterations + over)
         rows: list[list[tuple[Work, Token]]] = []
         last = set({work.stream: work.op for work in self.works}.values())
         before: list[Token] = []
-        for k in range(iterations + over):
-            before = self._round(before, (late <= k) & (k < iterations + late))
+        for turn in range(iterations + over):
+            before = self._round(before, (late <= turn) & (turn < iterations + late))
             rows.append(list(zip(self.works, before)))
-            if k > 1 + over:  # of earlier rounds only the end matters
-                rows[k - 2 - over] = [pair for pair in rows[k - 2 - over] if pair[0].op in last]
+            if turn > 1 + over:  # of earlier rounds only the end matters
+                rows[turn - 2 - over] = [pair for pair in rows[turn - 2 - over] if pair[0].op in last]
         spans = [[self._wait(*pair) for pair in row] for row in rows]
         return timeline_of(self.layout, spans[:iterations] if iterations > over else spans)
 
@@ -119,12 +119,16 @@ class Program(Shown):
         An op that is left out keeps its place, its waits and its token, so whoever waits for it waits for all that it
         would have waited for.
         """
-        n, submit = len(self.works), self.backend.submit
+        count, submit = len(self.works), self.backend.submit
         tokens: list[Token] = []
         for work, reads, writes, row in zip(self.works, self.reads, self.writes, self.after):
             if runs is not None and not runs[work.op]:
                 work, reads, writes = replace(work, role=SYNC, call=None, ends=()), (), ()
-            after = [tokens[y] if y >= 0 else before[y + n] for y in row if y >= 0 or before]
+            after = [
+                tokens[earlier] if earlier >= 0 else before[earlier + count]
+                for earlier in row
+                if earlier >= 0 or before
+            ]
             try:
                 tokens.append(submit(work, reads, writes, after))
             except ExecutionError:
@@ -198,27 +202,27 @@ def prepare(
 
 
 def _bind(layout: Layout, backend: Backend, launch: Launch | None, first: int) -> Program:
-    trace, blocks, n = layout.trace, layout.blocks, layout.trace.n
-    signals = np.zeros(n, np.bool_)
-    signals[layout.waits.after.idx % n] = True
-    b = trace.buffers
-    written = np.zeros(len(b), np.bool_)  # of the others nobody reads, and no op orders what ends them
+    trace, blocks, count = layout.trace, layout.blocks, layout.trace.n
+    signals = np.zeros(count, np.bool_)
+    signals[layout.waits.after.idx % count] = True
+    buffers = trace.buffers
+    written = np.zeros(len(buffers), np.bool_)  # of the others nobody reads, and no op orders what ends them
     written[trace.ops.writes.idx] = True
-    gone = np.flatnonzero(written & ~trace.eternal)
-    ending = Csr.grouped((b.end[gone] - 1) % n, gone, n)
+    mortal = np.flatnonzero(written & ~trace.eternal)
+    ending = Csr.grouped((buffers.end[mortal] - 1) % count, mortal, count)
     reads, writes, ends = (_rows(rows, blocks) for rows in (trace.ops.reads, trace.ops.writes, ending))
     works = []
     generators: dict[int, Any] = {}
-    for op, mine, yours in zip(trace.ops, reads, writes):
-        call = call_of(op, trace, backend, launch, mine, yours, generators, first)
-        k = op.id
-        stream, role = int(trace.ops.stream[k]), int(trace.ops.role[k])
-        works.append(Work(k, op.name, stream, role, call, bool(signals[k]), ends[k]))
+    for op, read, written_to in zip(trace.ops, reads, writes):
+        call = call_of(op, trace, backend, launch, reads=read, writes=written_to, generators=generators, first=first)
+        index = op.id
+        stream, role = int(trace.ops.stream[index]), int(trace.ops.role[index])
+        works.append(Work(index, op.name, stream, role, call, bool(signals[index]), ends[index]))
     return Program(layout, backend, works, reads, writes, layout.waits.after.tolist())
 
 
 def _rows(rows: Csr, blocks: tuple[Block, ...]) -> list[tuple[Block, ...]]:
-    return [tuple(blocks[i] for i in row) for row in rows.tolist()]
+    return [tuple(blocks[buffer] for buffer in row) for row in rows.tolist()]
 
 
 def call_of(
@@ -226,6 +230,7 @@ def call_of(
     trace: Trace,
     backend: Backend,
     launch: Launch | None,
+    *,
     reads: tuple[Block, ...],
     writes: tuple[Block, ...],
     generators: dict[int, Any],
@@ -238,7 +243,7 @@ def call_of(
     if role == SYNC or launch is None:
         return None
     touched = {block.of: block for block in (*reads, *writes) if block.of != UNKNOWN}
-    spare = next((x for x in writes if trace.buffers.kind[x.buffer] == WORKSPACE), None)
+    spare = next((block for block in writes if trace.buffers.kind[block.buffer] == WORKSPACE), None)
     written = tuple(block.of for block in writes)
     return launch(op, Views(backend, op, touched, written, spare, generators, first, op.of))
 

@@ -18,10 +18,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpumem.base.errors import ExecutionError
-from gpumem.base.jit import jit
+from gpumem.base.jit import inner, jit
 from gpumem.execute.backend import Work
 from gpumem.execute.layout import Block, Layout
 from gpumem.trace import I64
+
+FIRST, END, WRITES = range(3)  # columns of what an op touches: pieces, and whether it writes them
 
 
 class Race(ExecutionError):
@@ -43,24 +45,27 @@ class Races:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.streams = len(layout.trace.ops.streams)
-        both = [[x for x in layout.blocks if x.host == host] for host in (False, True)]
-        self.edges = [np.unique([0, *(e for x in blocks for e in (x.offset, x.offset + x.size))]) for blocks in both]
+        spaces = [[block for block in layout.blocks if block.host == host] for host in (False, True)]
+        self.edges = [
+            np.unique([0, *(edge for block in blocks for edge in (block.offset, block.offset + block.size))])
+            for blocks in spaces
+        ]
         self.base = (0, len(self.edges[0]))  # the host's pieces come after the device's
-        pieces = sum(len(e) for e in self.edges)
-        self.ranges = {x.buffer: self._pieces(x) for x in layout.blocks}
+        pieces = sum(len(edge) for edge in self.edges)
+        self.ranges = {block.buffer: self._pieces(block) for block in layout.blocks}
         reads, writes = layout.trace.ops.reads.tolist(), layout.trace.ops.writes.tolist()
-        self.rows = [self._row(r, w) for r, w in zip(reads, writes)]
+        self.rows = [self._row(read, written) for read, written in zip(reads, writes)]
         self.wrote = np.full(pieces, -1, np.int64)
         self.read = np.full((self.streams, pieces), -1, np.int64)
         self.stream = layout.trace.ops.stream
         self.begin(0)
 
-    def _pieces(self, x: Block) -> tuple[int, int]:
-        low, high = np.searchsorted(self.edges[x.host], [x.offset, x.offset + x.size])
-        return self.base[x.host] + int(low), self.base[x.host] + int(high)
+    def _pieces(self, block: Block) -> tuple[int, int]:
+        low, high = np.searchsorted(self.edges[block.host], [block.offset, block.offset + block.size])
+        return self.base[block.host] + int(low), self.base[block.host] + int(high)
 
     def _row(self, reads: list[int], writes: list[int]) -> I64:
-        rows = [(*self.ranges[b], 0) for b in reads] + [(*self.ranges[b], 1) for b in writes]
+        rows = [(*self.ranges[buffer], 0) for buffer in reads] + [(*self.ranges[buffer], 1) for buffer in writes]
         return np.array(rows, np.int64).reshape(-1, 3)
 
     def begin(self, ops: int) -> None:
@@ -69,56 +74,75 @@ class Races:
         self.clock = np.full((ops, self.streams), -1, np.int64)
         self.last = np.full(self.streams, -1, np.int64)
 
-    def issue(self, k: int, work: Work, after: Sequence[int]) -> None:
-        """Op `work` is issued as number `k`, after those numbered `after`; raise the `Race` that this makes."""
+    def issue(self, number: int, work: Work, after: Sequence[int]) -> None:
+        """Op `work` is issued as number `number`, after those numbered `after`; raise the `Race` that this makes."""
         waits, touched = np.array(after, np.int64), self.rows[work.op]
-        if len(after) and k - waits.min() >= len(self.clock):
-            raise ValueError(f"waits for op {waits.min()} in issue order, {k - waits.min()} before it: too long ago")
-        y, piece = _observe(k, self.stream, waits, touched, self.clock, self.last, self.wrote, self.read)
-        if y >= 0:
-            raise self._race(int(y) % len(self.rows), work, int(piece))
+        if len(after) and number - waits.min() >= len(self.clock):
+            raise ValueError(
+                f"waits for op {waits.min()} in issue order, {number - waits.min()} before it: too long ago"
+            )
+        rival, piece = _observe(number, self.stream, waits, touched, self.clock, self.last, self.wrote, self.read)
+        if rival >= 0:
+            raise self._race(int(rival) % len(self.rows), work, int(piece))
 
     def _race(self, first: int, second: Work, piece: int) -> Race:
         """Name the two and the bytes in common of the buffers that hold `piece`."""
         host = piece >= self.base[1]
         rows = [self.rows[op].tolist() for op in (first, second.op)]
-        touched = [next(r for r in row if r[0] <= piece < r[1]) for row in rows]
+        touched = [next(range_ for range_ in row if range_[0] <= piece < range_[1]) for row in rows]
         at = self.edges[host]
-        low = int(at[max(t[0] for t in touched) - self.base[host]])
-        high = int(at[min(t[1] for t in touched) - self.base[host]])
+        low = int(at[max(range_[0] for range_ in touched) - self.base[host]])
+        high = int(at[min(range_[1] for range_ in touched) - self.base[host]])
         names = self.layout.trace.ops.name
         return Race((first, names[first]), (second.op, second.name), "host" if host else "device", low, high)
 
 
 @jit
-def _observe(
-    k: int, stream: I64, waits: I64, touched: I64, clock: I64, last: I64, wrote: I64, read: I64
+def _observe(  # noqa: PLR0917  compiled: no keyword-only parameters
+    number: int, stream: I64, waits: I64, touched: I64, clock: I64, last: I64, wrote: I64, read: I64
 ) -> tuple[int, int]:
-    """Set the clock of op `k` and note what it touches; return an op that it races with and the piece, or -1, -1."""
-    n, (rows, streams) = len(stream), clock.shape
-    own, mine = stream[k % n], clock[k % rows]  # a ring: older ops are asked for by nobody
-    known = last[own] >= 0
-    for s in range(streams):
-        mine[s] = clock[last[own] % rows, s] if known else -1
-    mine[own] = last[own]
-    for y in waits:
-        for s in range(streams):
-            mine[s] = max(mine[s], clock[y % rows, s])
-        mine[stream[y % n]] = max(mine[stream[y % n]], y)
-    for t in range(len(touched)):
-        for piece in range(touched[t, 0], touched[t, 1]):
-            y = wrote[piece]
-            if y >= 0 and mine[stream[y % n]] < y:
-                return y, piece
-            if touched[t, 2]:
-                for s in range(streams):
-                    if mine[s] < read[s, piece]:
-                        return read[s, piece], piece
-    for t in range(len(touched)):
-        for piece in range(touched[t, 0], touched[t, 1]):
-            if touched[t, 2]:
-                wrote[piece] = k
+    """Set the clock of op `number` and note what it touches; return an op that it races with and the piece, or -1s."""
+    ops, own = len(stream), stream[number % len(stream)]
+    seen = clock[number % len(clock)]  # a ring: nothing waits for older ops
+    _follow(seen, clock, last[own], -1)
+    seen[own] = last[own]
+    for earlier in waits:
+        by = stream[earlier % ops]
+        _follow(seen, clock, earlier, by)
+    for row in range(len(touched)):
+        for piece in range(touched[row, FIRST], touched[row, END]):
+            rival = _rival(piece, touched[row, WRITES] != 0, stream, seen, wrote, read)
+            if rival >= 0:
+                return rival, piece
+    for row in range(len(touched)):
+        for piece in range(touched[row, FIRST], touched[row, END]):
+            if touched[row, WRITES]:
+                wrote[piece] = number
             else:
-                read[own, piece] = k
-    last[own] = k
+                read[own, piece] = number
+    last[own] = number
     return -1, -1
+
+
+@inner
+def _follow(seen: I64, clock: I64, earlier: int, by: int) -> None:
+    """An op has seen all that one before it has, and if that ran `by` a stream, that one too."""
+    for other in range(len(seen)):
+        known = clock[earlier % len(clock), other] if earlier >= 0 else -1
+        seen[other] = max(seen[other], known) if by >= 0 else known
+    if by >= 0:
+        seen[by] = max(seen[by], earlier)
+
+
+@inner
+def _rival(piece: int, writes: bool, stream: I64, seen: I64, wrote: I64, read: I64) -> int:  # noqa: PLR0917  compiled
+    """Return an op that touched a piece and that this one has not seen the end of; -1 if there is none."""
+    writer: int = wrote[piece]
+    if writer >= 0 and seen[stream[writer % len(stream)]] < writer:
+        return writer
+    if writes:
+        for other in range(len(seen)):
+            if seen[other] < read[other, piece]:
+                reader: int = read[other, piece]
+                return reader
+    return -1

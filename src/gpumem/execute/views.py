@@ -34,8 +34,8 @@ class Views:
     def __call__(self, buffer: int, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
         """Return the array over recorded buffer `buffer`."""
         if buffer not in self.blocks:
-            where, again = f"op {self.op.id} ({self.op.name})", self.op.role == "recompute"
-            hint = "; it is recomputed, and so leaves its statistics alone" if again else ""
+            where, is_recomputed = f"op {self.op.id} ({self.op.name})", self.op.role == "recompute"
+            hint = "; it is recomputed, and so leaves its statistics alone" if is_recomputed else ""
             raise ValueError(f"{where}: does not touch recorded buffer {buffer}{hint}")
         return self.backend.view(self.blocks[buffer], dtype, shape)
 
@@ -62,8 +62,8 @@ class Views:
         """Return the draw counter of the recorded op, uint64[1]: one array for it and all its recomputations.
 
         A random op draws bits that are a hash of its seed, this counter and a position, and of nothing else. As
-        recorded it adds 1 to the counter and then draws. Run again (`op.role` is `recompute`) it draws from the counter
-        as it stands, and so the same bits. It is 0 at first, or as many as `prepare` is told that ran before. The
+        recorded it adds 1 to the counter and then draws. Recomputed (its role says so) it draws from the counter
+        as it stands, and so the same bits. It is 0 at first, or as many as ran before by `prepare`. The
         counter is memory of the device outside the slabs and no part of the state: it counts on from iteration to
         iteration, also where a captured iteration is replayed.
         """

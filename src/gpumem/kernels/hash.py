@@ -14,7 +14,7 @@ GOLDEN, FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E
 S27, S30, S31, S32, S56 = (np.uint64(bits) for bits in (27, 30, 31, 32, 56))
 ONE = np.uint64(1)
 LCG_FACTOR, LCG_TERM = 6364136223846793005, 1442695040888963407  # Knuth's MMIX generator
-MASK = 2**64 - 1
+MASK = 2**64 - 1  # 64 bits
 
 
 def words(*values: int) -> Words:

@@ -44,14 +44,14 @@ else:
 
 F = TypeVar("F", bound=Callable[..., Any])
 SIMULATOR = bool(getattr(config, "ENABLE_CUDASIM", 0))  # the successor has none
-TILE = 16  # blocks of TILE x TILE threads for matrices
-THREADS = 64  # of a 1-D block: few enough for the simulator, and for blocks with little to do each
-_WIDE = 256  # of a block that is nothing but threads
-_WAVES = 4096  # such blocks at most: a million threads, some four times what a GPU has at once
+TILE = 16  # blocks of TILE x TILE threads for matrices: 256 threads. Not tuned
+THREADS = 64  # of a 1-D block: few enough for the simulator, and for blocks with little to do each. Not tuned
+_WIDE = 256  # of a block that is nothing but threads. Not tuned
+_WAVES = 4096  # such blocks at most: a million threads, some four times what a GPU has at once. Not tuned
 _MANY = 512  # of a block with long sums; each may have 128 registers then
-_PARTS = 16  # of a block's sum: threads that add up first
+_PARTS = 16  # of a block's sum: threads that add up first. Not tuned
 _STRIDE = np.uint64(_PARTS)
-_BLOCKS = 1 << 16  # at most, of kernels that loop over the rest
+_BLOCKS = 1 << 16  # at most, of kernels that loop over the rest. Not tuned
 _lock = threading.RLock()  # Numba's simulator keeps state between `kernel[...]` and the call
 
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # small grids are normal here, and a warning for each launch is noise
@@ -70,7 +70,7 @@ else:
             self._making = threading.Lock()
 
         def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
-            caller = sys._getframe(1)
+            caller = sys._getframe(1)  # noqa: SLF001  CPython's own way to know the caller, documented
             with self._making:
                 place = caller.f_code.co_filename, caller.f_lineno
                 return self._allocations.setdefault(place, np.empty(shape, dtype))

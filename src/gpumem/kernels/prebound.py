@@ -16,9 +16,9 @@ class Script(list[Start]):
 def in_turn(starts: Sequence[Start]) -> Start:
     """Return what starts one after another on a stream.
 
-    >>> told = []
-    >>> in_turn([told.append, told.append])("a stream")
-    >>> told
+    >>> started = []
+    >>> in_turn([started.append, started.append])("a stream")
+    >>> started
     ['a stream', 'a stream']
     """
     if len(starts) == 1:

@@ -49,11 +49,11 @@ def on(stream: Any) -> Any:
 
 def _loaded(ptx: str, capability: tuple[int, int]) -> Any:
     """Link for the device at hand: a driver older than the toolkit refuses its PTX, but takes its machine code."""
-    found = _ENTRY.search(ptx)
-    if found is None:
+    entry = _ENTRY.search(ptx)
+    if entry is None:
         raise ValueError(f"PTX without an entry: {ptx!r:.60}")
     options = ProgramOptions(arch=f"sm_{capability[0]}{capability[1]}")
-    kernel = Program(ptx, "ptx", options).compile("cubin").get_kernel(found[1])
+    kernel = Program(ptx, "ptx", options).compile("cubin").get_kernel(entry[1])
     _load(kernel)
     return kernel
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-FINE, ON_HOST, MISPLACED, TOO_HIGH, OVERLAP = (np.int64(code) for code in range(5))  # found[0] of `placement`
+FINE, ON_HOST, MISPLACED, TOO_HIGH, OVERLAP = (np.int64(code) for code in range(5))  # fault[0] of `placement`
 
 
 class Shaped(Protocol):
@@ -295,9 +295,9 @@ def load_profile(size: Any, start: Any, end: Any, out: Any) -> tuple[int, int]:
     return same(size=size, start=start, end=end), steps
 
 
-def placement(steps: int, alignment: int, height: int, found: Any, **columns: Any) -> int:
+def placement(steps: int, alignment: int, height: int, fault: Any, **columns: Any) -> int:
     """Return the number of buffers."""
     number("alignment", alignment, 1)
     number("height", height, 0)
-    expect("found", found, (3,))
+    expect("fault", fault, (3,))
     return buffers(steps, **columns)

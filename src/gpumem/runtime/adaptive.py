@@ -125,7 +125,7 @@ class Adaptive:
     """
 
     @strict
-    def __init__(
+    def __init__(  # noqa: PLR0913  public: a keyword for each choice of a run
         self,
         environment: LiveEnvironment,
         limit: int | str,

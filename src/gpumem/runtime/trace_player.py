@@ -248,9 +248,12 @@ class _Step:
     ) -> _Step:
         buffers = trace.buffers
         row = list(dict.fromkeys([*op.reads, *op.writes]))
-        blocks = {int(buffers.of[buffer]): Block(buffer, int(buffers.of[buffer]), False, 0, int(buffers.size[buffer])) for buffer in row}
-        spare = next((blocks[int(buffers.of[buffer])] for buffer in op.writes if buffers.kind[buffer] == WORKSPACE), None)
-        written = tuple(int(buffers.of[buffer]) for buffer in op.writes)
+        recorded = {buffer: int(buffers.of[buffer]) for buffer in row}
+        size = {buffer: int(buffers.size[buffer]) for buffer in row}
+        blocks = {recorded[buffer]: Block(buffer, recorded[buffer], False, 0, size[buffer]) for buffer in row}
+        workspaces = (blocks[recorded[buffer]] for buffer in op.writes if buffers.kind[buffer] == WORKSPACE)
+        spare = next(workspaces, None)
+        written = tuple(recorded[buffer] for buffer in op.writes)
         views = Views(state_arrays, op, blocks, written, spare, generators, 0, op.of)
         cost = float(trace.ops.flops[op.id]), float(trace.ops.moved[op.id])
         return cls(
@@ -258,7 +261,7 @@ class _Step:
             None if op.role == ROLES[SYNC] else launch,
             views,
             state_arrays,
-            [int(buffers.of[buffer]) for buffer in row],
+            [recorded[buffer] for buffer in row],
             *cost,
         )
 

@@ -26,7 +26,7 @@ def test_checks_of_a_placement_agree_on_two_buffers(device: ModuleType, monkeypa
             continue
         host = (columns["offset"] == -1) ^ (rng.random(2) < 0.1)
         limits = {"steps": steps, "alignment": int(rng.integers(1, 3)), "height": int(rng.integers(4, 9))}
-        compare(device, "placement", columns | {"host": host} | limits | {"found": np.full(3, -7)})
+        compare(device, "placement", columns | {"host": host} | limits | {"fault": np.full(3, -7)})
 
 
 def test_load_profiles_agree_wherever_a_lifetime_ends(device: ModuleType) -> None:

@@ -132,7 +132,7 @@ def test_what_makes_no_sense_is_refused(name: str, changed: dict[str, Any], mess
     two = {key: np.zeros(2, np.int64) for key in ("offset", "size", "start", "end")}
     rest = {"steps": 1, "pair": np.zeros(2, np.int64)}
     if name == "placement":
-        rest = {"host": np.zeros(2, bool), "steps": 1, "alignment": 1, "height": 1, "found": np.zeros(3, np.int64)}
+        rest = {"host": np.zeros(2, bool), "steps": 1, "alignment": 1, "height": 1, "fault": np.zeros(3, np.int64)}
     elif name == "load_profile":
         del two["offset"]
         rest = {"out": np.zeros(1, np.int64)}

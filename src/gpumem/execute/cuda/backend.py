@@ -24,8 +24,8 @@ from gpumem.execute.layout import Block, Layout
 from gpumem.simulator.timeline import Span
 from gpumem.trace import UNKNOWN
 
-TURNS = 64  # iterations whose ends are timed and that may be under way at once
-TIMED_TURNS = 2  # the same where every op is timed
+TURNS = 64  # iterations whose ends are timed and that may be under way at once. Not tuned
+TIMED_TURNS = 2  # the same where every op is timed: two events an op and iteration
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Cuda(CudaMemory):
         if timing and graph:
             raise ValueError("Cuda: the ops of a graph cannot be timed one by one; choose timing or graph")
         self.timing, self.graph = timing, graph
-        self.told = Lock()
+        self.timing_lock = Lock()
         if ranges:
             self.submit = ranged(self.submit)  # type: ignore[assignment, method-assign]  # others pay nothing for it
         super().__init__(device, array, pinned)
@@ -117,7 +117,9 @@ class Cuda(CudaMemory):
             self.gate = self._gate() if self.timing else None
             self.origin = self._event(timed=True)
         self.names = {work.op: work.name for work in works}
-        self.timed = {work.op for work in works} if self.timing else set({w.stream: w.op for w in works}.values())
+        self.timed = (
+            {work.op for work in works} if self.timing else set({work.stream: work.op for work in works}.values())
+        )
         self.clocks.begin(len(self.timed) * (1 + self.timing), min(iterations, TIMED_TURNS if self.timing else TURNS))
         self.streams[0].record(self.origin)
 
@@ -131,7 +133,7 @@ class Cuda(CudaMemory):
 
     def iteration(self, issue: Callable[[], list[Token]]) -> list[Token]:
         """Issue an iteration, or replay the graph of one."""
-        self.clocks.turn(self._settle)
+        self.clocks.turn(self._wait_for_iteration)
         if not self.graph or not self.warm:
             tokens, self.warm = self._issued(issue), True
             return tokens
@@ -146,7 +148,7 @@ class Cuda(CudaMemory):
 
     def part(self, issue: Callable[[], list[Token]]) -> list[Token]:
         """Issue ops; where there is a graph, which is on the first stream, behind it and before its next launch."""
-        self.clocks.turn(self._settle)
+        self.clocks.turn(self._wait_for_iteration)
         if not self.graph:
             return self._issued(issue)
         self._fork()
@@ -192,7 +194,7 @@ class Cuda(CudaMemory):
             raise
         finally:
             self.capturing, self.signals = False, signals
-            with suppress(Exception):  # what has failed before is what is told
+            with suppress(Exception):  # an earlier failure is the one to raise
                 builder.close()
 
     def submit(self, work: Work, reads: Sequence[Block], writes: Sequence[Block], after: Sequence[Token]) -> Token:
@@ -222,7 +224,7 @@ class Cuda(CudaMemory):
         """Wait on the host for an op; its times are -1 where no timing event was recorded."""
         if token.span is None:
             (token.stream if token.end is None else token.end).sync()
-            with self.told:  # by one of all who wait for it: its events are others' then
+            with self.timing_lock:  # by one of all who wait for it: its events are others' then
                 if token.span is None:
                     token.span = self._span(token)
                     if token.end is not None and token.end.is_timing_enabled:
@@ -230,7 +232,7 @@ class Cuda(CudaMemory):
         span: Span = token.span
         return span
 
-    def _settle(self, token: _Token) -> None:
+    def _wait_for_iteration(self, token: _Token) -> None:
         """Wait for an op of an earlier iteration, and say which it was if it failed."""
         try:
             self.wait(token)

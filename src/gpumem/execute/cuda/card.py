@@ -93,7 +93,7 @@ class CudaCard:
         return int(address)
 
     def copy(self, stream: CudaStream, target: Placed | int, source: Placed | int, size: int) -> None:
-        there, here = (x if isinstance(x, int) else x.memory for x in (target, source))
+        there, here = (operand if isinstance(operand, int) else operand.memory for operand in (target, source))
         if size:
             done(api.cuMemcpyAsync(there, here, size, stream.handle), "cuMemcpyAsync")
 

@@ -92,7 +92,7 @@ def started(device: int) -> Any:
 
 def done(result: tuple[Any, ...], what: str) -> Any:
     """Return what a call of the driver returned; `MemoryError` or `RuntimeError` says what was asked for."""
-    status, *found = result
+    status, *values = result
     if status:
         raise (MemoryError if status.name == "CUDA_ERROR_OUT_OF_MEMORY" else RuntimeError)(f"{what}: {status.name}")
-    return found[0] if found else None
+    return values[0] if values else None

@@ -16,9 +16,9 @@ from numpy.typing import DTypeLike
 from gpumem.execute.backend import Backend, Bytes, Call, nbytes
 from gpumem.execute.layout import Block, Layout
 
-STAGING = 2**24  # bytes of pinned memory for values that go in and out between runs
-SCRATCH = 2**16  # bytes that scratch arrays are cut from
-ALIGNMENT = 256
+STAGING = 2**24  # bytes of pinned memory for values that go in and out between runs. Not tuned
+SCRATCH = 2**16  # bytes that scratch arrays are cut from. Not tuned
+ALIGNMENT = 256  # bytes, as of cudaMalloc
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class CudaMemory(Backend):
             for _ in layout.trace.ops.streams:
                 self.streams.append(self._keep(self.device.create_stream()))
             self.slabs = self._slab("device", layout.device), self._slab("pinned", layout.host)
-            largest = max((x.size for x in layout.blocks if not x.host), default=0)
+            largest = max((block.size for block in layout.blocks if not block.host), default=0)
             self.staging = self._slab("staging", min(largest, STAGING))
         except BaseException:
             self.close()
@@ -241,8 +241,8 @@ def _quietly(close: Callable[..., object], *arguments: object) -> None:
 def _is_pinned(address: int) -> bool:
     """Ask the driver, not the resource that the memory came from."""
     kind = api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    status, found = api.cuPointerGetAttribute(kind, address)
-    return not status and found == api.CUmemorytype.CU_MEMORYTYPE_HOST
+    status, kind_of = api.cuPointerGetAttribute(kind, address)
+    return not status and kind_of == api.CUmemorytype.CU_MEMORYTYPE_HOST
 
 
 def _host_bytes(buffer: Any, offset: int, size: int) -> Bytes:

@@ -31,14 +31,14 @@ def ranged(submit: Submit) -> Submit:
     domain = _library().get_domain("gpumem")
 
     @cache  # what a range shows is made once
-    def shown(name: str, role: int, size: int) -> Any:
-        said, word = f"{name} ({human(size)})" if size else name, ROLES[role]
+    def attributes(name: str, role: int, size: int) -> Any:
+        label, word = f"{name} ({human(size)})" if size else name, ROLES[role]
         colour = COLOURS.get(word, "white")
-        return domain.get_event_attributes(message=said, color=colour, category=word, payload=size)
+        return domain.get_event_attributes(message=label, color=colour, category=word, payload=size)
 
     def submit_in_range(work: Work, reads: Sequence[Block], writes: Sequence[Block], after: Sequence[Token]) -> Token:
         size = reads[0].size if work.role in (COPY_OUT, COPY_IN) and reads else 0
-        domain.push_range(shown(work.name, work.role, size))
+        domain.push_range(attributes(work.name, work.role, size))
         try:
             return submit(work, reads, writes, after)
         finally:

@@ -48,7 +48,7 @@ def driver() -> tuple[str, str]:
 
 def devices() -> list[str]:
     """Return the devices' names, with compute capability and memory."""
-    return [str(found) for found in facts()]
+    return [str(fact) for fact in facts()]
 
 
 def facts() -> list[DeviceFacts]:
@@ -56,7 +56,7 @@ def facts() -> list[DeviceFacts]:
     (status,) = api.cuInit(0)
     if status != api.CUresult.CUDA_SUCCESS:
         return []
-    return [_facts(i) for i in range(api.cuDeviceGetCount()[1])]
+    return [_facts(index) for index in range(api.cuDeviceGetCount()[1])]
 
 
 def _facts(ordinal: int) -> DeviceFacts:

@@ -20,7 +20,7 @@ from typing import Any
 from cuda.bindings import driver as api
 
 HELD = 96  # ops: a stream takes about a thousand entries before the host has to wait, and behind a gate for ever
-PATIENCE = 0.1  # seconds: nothing issued for so long, and a gate opens
+PATIENCE = 0.1  # seconds: nothing issued for so long, and a gate opens. Not tuned
 _GEQ = api.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
 
 
@@ -123,7 +123,7 @@ class Clocks:
 
     def take(self) -> Any:
         """Return an event that nobody uses."""
-        if not self.free:  # more ops than `begin` was told of
+        if not self.free:  # more ops than `begin` was given
             self.every.append(self.create())
             return self.every[-1]
         return self.free.pop()

@@ -57,8 +57,8 @@ class Calibration(Shown):
         """
         fresh = [op for op in dict.fromkeys(ops) if op not in self._known]
         if fresh:
-            found = np.exp(self._corrections(fresh)) * rooflines(self.machine, fresh)
-            self._known.update(zip(fresh, found.tolist()))
+            predicted = np.exp(self._corrections(fresh)) * rooflines(self.machine, fresh)
+            self._known.update(zip(fresh, predicted.tolist()))
         return np.array([self._known[op] for op in ops], np.float64)
 
     def ops_ns(self, ops: Ops, size: I64) -> F64:
@@ -66,8 +66,8 @@ class Calibration(Shown):
         return self.ns(samples_of(ops, size))
 
     def _corrections(self, ops: Sequence[Sample]) -> F64:
-        found: F64 = self.model.predict(_matrix(self.machine, ops, self.factors, self.usual))
-        return found
+        corrections: F64 = self.model.predict(_matrix(self.machine, ops, self.factors, self.usual))
+        return corrections
 
 
 @strict
@@ -101,9 +101,9 @@ def calibrate(table: LatencyTable, *, seed: int = 0) -> Calibration:
     >>> from gpumem.execute.latency import grid, synthetic
     >>> v100 = Machine.named("v100")
     >>> rows = synthetic(grid(20, seed=0), v100, seed=0, noise=0)
-    >>> found = calibrate(LatencyTable(tuple(rows), machine=v100))
+    >>> calibration = calibrate(LatencyTable(tuple(rows), machine=v100))
     >>> relu = next(row for row in rows if row.sample.name == "relu" and row.utilisation == 0)
-    >>> bool(abs(found.ns([relu.sample])[0] / relu.ns - 1) < 0.3)
+    >>> bool(abs(calibration.ns([relu.sample])[0] / relu.ns - 1) < 0.3)
     True
     """
     rows = [row for row in table.rows if row.utilisation == 0]
@@ -116,8 +116,8 @@ def calibrate(table: LatencyTable, *, seed: int = 0) -> Calibration:
     of = {id(row): correction for row, correction in zip(rows, corrections.tolist())}
     factors = {name: float(np.median([of[id(row)] for row in group])) for name, group in by_type(rows).items()}
     usual = float(np.median(corrections))
-    x = _matrix(table.machine, ops, factors, usual)
-    return Calibration(table.machine, factors, _trained(x, corrections, _weights(rows), seed), usual)
+    inputs = _matrix(table.machine, ops, factors, usual)
+    return Calibration(table.machine, factors, _trained(inputs, corrections, _weights(rows), seed), usual)
 
 
 def rooflines(machine: Machine, ops: Sequence[Sample]) -> F64:
@@ -135,25 +135,25 @@ def features(op: Sample) -> list[float]:
     """
     called = parse(op.signature)
     amounts = (op.flops, op.moved, sum(op.reads), sum(op.writes))
-    shown = called.operands[:OPERANDS]
+    operands = called.operands[:OPERANDS]
     numbers = called.numbers[:NUMBERS]
-    rows = [value for operand in shown for value in _operand(operand)]
-    rows += [ABSENT] * ((OPERANDS - len(shown)) * (AXES + 6))
+    rows = [value for operand in operands for value in _operand(operand)]
+    rows += [ABSENT] * ((OPERANDS - len(operands)) * (AXES + 6))
     return [*map(math.log1p, amounts), len(called.operands), *rows, *numbers, *[ABSENT] * (NUMBERS - len(numbers))]
 
 
-def _operand(x: Operand) -> list[float]:
+def _operand(operand: Operand) -> list[float]:
     """Elements, axes, bytes of one, how it lies in memory; the last axes from behind, the first two."""
-    logs = [math.log(max(n, 1)) for n in x.shape]
+    logs = [math.log(max(count, 1)) for count in operand.shape]
     behind = [*logs[::-1][:AXES], *[0.0] * (AXES - len(logs))]
-    return [sum(logs), len(logs), BYTES.get(x.dtype, 4), _layout(x), *behind, *[*logs[:2], 0.0, 0.0][:2]]
+    return [sum(logs), len(logs), BYTES.get(operand.dtype, 4), _layout(operand), *behind, *[*logs[:2], 0.0, 0.0][:2]]
 
 
-def _layout(x: Operand) -> int:
+def _layout(operand: Operand) -> int:
     """0: contiguous; 1: expanded; 2: its last axis is not the innermost, as where it is transposed; 3: with gaps."""
-    if x.strides is None:
+    if operand.strides is None:
         return 0
-    return 1 if 0 in x.strides else 2 if x.strides[-1] != 1 else 3
+    return 1 if 0 in operand.strides else 2 if operand.strides[-1] != 1 else 3
 
 
 def _matrix(machine: Machine, ops: Sequence[Sample], factors: Mapping[str, float], usual: float) -> F64:

@@ -14,7 +14,7 @@ from gpumem.execute import Backend, Launch, prepare
 from gpumem.simulator.machine import Link, Machine
 from gpumem.trace import COPY_IN, COPY_OUT, NOWHERE, Buffers, Ops, Placement, Trace
 
-REPEATS = 5  # iterations, of which the median counts for each op; one more warms up
+REPEATS = 5  # iterations, of which the median counts for each op; one more warms up. Not tuned
 
 
 @strict
@@ -62,8 +62,8 @@ def measured(
     for _ in range(REPEATS + 1):
         line = program.run()
         if (line.start < 0).any():
-            i = int(np.argmax(line.start < 0))
-            raise ValueError(f"op {i}: {type(backend).__name__} did not measure it (CUDA needs timing=True)")
+            op = int(np.argmax(line.start < 0))
+            raise ValueError(f"op {op}: {type(backend).__name__} did not measure it (CUDA needs timing=True)")
         rows.append(line.end - line.start)
     duration = np.rint(np.median(rows[1:], axis=0)).astype(np.int64)
     return replace(trace, ops=replace(trace.ops, duration=duration))
@@ -85,7 +85,7 @@ def measured_machine(machine: Machine, backend: Backend, *, large: int = 2**26) 
     trace = Trace(Buffers.make([*sizes, *sizes], [0] * 4, [4] * 4, persistent=[True] * 4, host=flags), ops)
     beside = Placement.at(trace, [0, sizes[0], NOWHERE, NOWHERE])
     ns = measured(trace, backend, None, place=lambda _: beside).ops.duration.astype(float)
-    out, into = (_line(sizes, float(ns[k]), float(ns[k + 2])) for k in (0, 1))
+    out, into = (_line(sizes, float(ns[index]), float(ns[index + 2])) for index in (0, 1))
     return machine.with_(out=out, into=into)
 
 

@@ -15,7 +15,7 @@ from gpumem.execute.latency.samples import Measurement, Sample
 from gpumem.trace import F64
 from gpumem.trace.signature import parse
 
-SLACK = 0.25  # how far beyond the measured range of an input a network is trusted, as a share of that range
+SLACK = 0.25  # how far beyond the measured range of an input a network is trusted, as a share of that range. Not tuned
 
 Group = tuple[float, ...]
 Features = Callable[[Sample], list[Group]]
@@ -40,7 +40,10 @@ def shapes(sample: Sample) -> list[Group]:
     """
     if sample.shapes is None and sample.signature:
         called = parse(sample.signature)
-        return [called.numbers, *(tuple(math.log(max(n, 1)) for n in reversed(x.shape)) for x in called.operands)]
+        return [
+            called.numbers,
+            *(tuple(math.log(max(count, 1)) for count in reversed(shape.shape)) for shape in called.operands),
+        ]
     if sample.shapes is None:
         raise ValueError(f"op {sample.name!r}: its shapes are unknown; a predictor trained with features=sizes will do")
     return [sample.parameters, *(tuple(map(math.log, reversed(shape))) for shape in sample.shapes)]
@@ -85,14 +88,14 @@ class Network(Shown):
     def ns(self, rows: Sequence[list[Group]], utilisation: F64) -> F64:
         """Return the predicted time of each row, NaN where it lies beyond what was measured."""
         fits = np.array([_fits(groups, self.widths) for groups in rows], np.bool_)
-        x = _matrix([groups if ok else [] for groups, ok in zip(rows, fits)], self.widths, utilisation)
-        trusted = fits & ((x >= self.low) & (x <= self.high)).all(axis=1)
-        x = (x - self.mean) / self.scale
+        inputs = _matrix([groups if ok else [] for groups, ok in zip(rows, fits)], self.widths, utilisation)
+        trusted = fits & ((inputs >= self.low) & (inputs <= self.high)).all(axis=1)
+        inputs = (inputs - self.mean) / self.scale
         for weights, bias in self.layers[:-1]:
-            x = np.tanh(x @ weights + bias)
+            inputs = np.tanh(inputs @ weights + bias)
         weights, bias = self.layers[-1]
         mean, scale = self.target
-        log = np.where(trusted, (x @ weights + bias)[:, 0] * scale + mean, np.nan)
+        log = np.where(trusted, (inputs @ weights + bias)[:, 0] * scale + mean, np.nan)
         ns: F64 = np.exp(log)
         return ns
 
@@ -100,13 +103,16 @@ class Network(Shown):
 def learn(rows: Sequence[Measurement], features: Features, training: Training) -> Network:
     """Train a network on measurements of one type of operator."""
     groups = [features(row.sample) for row in rows]
-    widths = tuple(max(len(g[k]) if k < len(g) else 0 for g in groups) for k in range(max(map(len, groups))))
-    x = _matrix(groups, widths, np.array([row.utilisation for row in rows]))
-    y = np.log([row.ns for row in rows])
-    low, high, mean, scale = x.min(axis=0), x.max(axis=0), x.mean(axis=0), x.std(axis=0)
+    widths = tuple(
+        max(len(group[index]) if index < len(group) else 0 for group in groups)
+        for index in range(max(map(len, groups)))
+    )
+    inputs = _matrix(groups, widths, np.array([row.utilisation for row in rows]))
+    log_ns = np.log([row.ns for row in rows])
+    low, high, mean, scale = inputs.min(axis=0), inputs.max(axis=0), inputs.mean(axis=0), inputs.std(axis=0)
     scale[high == low] = 1  # the same in all rows: it tells nothing
-    target = float(y.mean()), float(y.std()) or 1.0
-    layers = _train((x - mean) / scale, (y - target[0]) / target[1], training)
+    target = float(log_ns.mean()), float(log_ns.std()) or 1.0
+    layers = _train((inputs - mean) / scale, (log_ns - target[0]) / target[1], training)
     slack = SLACK * (high - low) + 1e-9
     return Network(widths, low - slack, high + slack, mean, scale, layers, target)
 
@@ -117,17 +123,17 @@ def _fits(groups: list[Group], widths: tuple[int, ...]) -> bool:
 
 def _matrix(rows: Sequence[list[Group]], widths: tuple[int, ...], utilisation: F64) -> F64:
     """Pad each group with zeros to its width; the utilisation comes last."""
-    x = np.zeros((len(rows), sum(widths) + 1))
-    for i, groups in enumerate(rows):
+    matrix = np.zeros((len(rows), sum(widths) + 1))
+    for row, groups in enumerate(rows):
         at = 0
         for group, width in zip(groups, widths):
-            x[i, at : at + len(group)] = group
+            matrix[row, at : at + len(group)] = group
             at += width
-    x[:, -1] = utilisation
-    return x
+    matrix[:, -1] = utilisation
+    return matrix
 
 
-def _train(x: F64, y: F64, training: Training) -> Layers:
+def _train(inputs: F64, targets: F64, training: Training) -> Layers:
     try:
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.neural_network import MLPRegressor
@@ -144,5 +150,5 @@ def _train(x: F64, y: F64, training: Training) -> Layers:
     )
     with warnings.catch_warnings(), threadpool_limits(1):  # products this small are no work to share
         warnings.simplefilter("ignore", ConvergenceWarning)  # the steps are a budget
-        model.fit(x, y)
+        model.fit(inputs, targets)
     return tuple(zip(model.coefs_, model.intercepts_))

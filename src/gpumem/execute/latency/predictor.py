@@ -2,7 +2,7 @@
 
 While a job runs, `gpumem.jobs` moves the predictions towards what is measured.
 
-`utilisation` is what is commonly shown as a GPU's utilisation, counting other jobs only: the share of the time, in
+`utilisation` is what is commonly reported as a GPU's utilisation, counting other jobs only: the share of the time, in
 [0, 1], during which a kernel of theirs runs. In the stated model of the job simulator (while k kernels run, each
 progresses at 1 / (1 + slowdown (k - 1))) an op beside one other job takes 1 + slowdown * utilisation times as long.
 """
@@ -24,7 +24,7 @@ from gpumem.execute.latency.samples import Measurement, Sample, by_type, samples
 from gpumem.simulator.machine import Machine
 from gpumem.trace import COMPUTE, F64, I64, MAX_NS, RECOMPUTE, UNKNOWN, Trace
 
-LEAST = 12  # distinct ops of a type that are worth a network
+LEAST = 12  # distinct ops of a type that are worth a network. Not tuned
 
 NETWORK, MEASURED, ROOFLINE, LINK = range(4)
 SOURCES = ("network", "measured", "roofline", "link")
@@ -63,12 +63,12 @@ class Predictor(Shown):
         """
         busy = np.broadcast_to(_checked(utilisation), len(ops))
         places: dict[str, list[int]] = {}
-        for i, op in enumerate(ops):
-            places.setdefault(op.name, []).append(i)
+        for index, op in enumerate(ops):
+            places.setdefault(op.name, []).append(index)
         result = np.full(len(ops), np.nan)
-        for name, mine in places.items():
+        for name, chosen in places.items():
             if name in self.networks:
-                result[mine] = self.networks[name].ns([self.features(ops[i]) for i in mine], busy[mine])
+                result[chosen] = self.networks[name].ns([self.features(ops[index]) for index in chosen], busy[chosen])
         return result
 
     def why(self, name: str) -> str:
@@ -130,7 +130,7 @@ def fit(
     count = {name: len({row.sample for row in group}) for name, group in groups.items()}
     chosen = training or Training()
     networks = {name: learn(group, features, chosen) for name, group in groups.items() if count[name] >= least}
-    return Predictor(networks, features, {name: n for name, n in count.items() if n < least})
+    return Predictor(networks, features, {name: shapes for name, shapes in count.items() if shapes < least})
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -153,7 +153,7 @@ class Estimates(Shown):
     @property
     def left(self) -> Counter[str]:
         """The types that were left to the roofline, with the number of ops; `Predictor.why` says why."""
-        return Counter(self.trace.ops.name[i] for i in np.flatnonzero(self.source == ROOFLINE).tolist())
+        return Counter(self.trace.ops.name[op] for op in np.flatnonzero(self.source == ROOFLINE).tolist())
 
 
 @strict
@@ -194,8 +194,8 @@ def estimates(
     >>> trace, machine, nobody = gpumem.bundled("mlp3"), Machine.named("v100"), fit([])
     >>> bool((estimates(trace, machine, nobody, 0).ns == machine.durations(trace)).all())
     True
-    >>> found = estimates(trace, machine, nobody, 0.5)
-    >>> found.left.most_common(2), nobody.why("add_.Tensor")
+    >>> estimated = estimates(trace, machine, nobody, 0.5)
+    >>> estimated.left.most_common(2), nobody.why("add_.Tensor")
     ([('add_.Tensor', 12), ('mul_.Tensor', 6)], 'none was measured')
 
     References
@@ -207,14 +207,14 @@ def estimates(
     kernel = (ops.role == COMPUTE) | (ops.role == RECOMPUTE)
     ns = machine.durations(trace) * np.where(kernel, 1 + slowdown * float(_checked(utilisation)), 1.0)
     source = np.where(ops.duration != UNKNOWN, MEASURED, np.where(kernel, ROOFLINE, LINK))
-    asked = np.flatnonzero(source == ROOFLINE)
+    unmeasured = np.flatnonzero(source == ROOFLINE)
     known = samples(trace)
-    predicted = predictor.ns([known[i] for i in asked.tolist()], utilisation)
-    told = asked[~np.isnan(predicted)]
-    ns[told], source[told] = predicted[~np.isnan(predicted)], NETWORK
+    predicted = predictor.ns([known[op] for op in unmeasured.tolist()], utilisation)
+    answered = unmeasured[~np.isnan(predicted)]
+    ns[answered], source[answered] = predicted[~np.isnan(predicted)], NETWORK
     if not float(ns.sum()) < MAX_NS:
-        i = int(np.argmax(ns))
-        raise ValueError(f"trace {trace.name!r}: its ops take too long to count in ns (op {i} takes {ns[i]:g})")
+        op = int(np.argmax(ns))
+        raise ValueError(f"trace {trace.name!r}: its ops take too long to count in ns (op {op} takes {ns[op]:g})")
     return Estimates(trace, np.rint(ns).astype(np.int64), source.astype(np.int64))
 
 
@@ -241,9 +241,9 @@ def estimator(machine: Machine, predictor: Predictor, *, slowdown: float = 0.0) 
     def estimate(job: HasTrace, others: float) -> I64:
         if others <= 1:
             return estimates(job.trace, machine, predictor, others, slowdown=slowdown).ns
-        alone, one = (estimates(job.trace, machine, predictor, k, slowdown=slowdown).ns for k in (0, 1))
-        found: I64 = np.rint(one + (others - 1) * np.maximum(one - alone, 0)).astype(np.int64)
-        return found
+        alone, one = (estimates(job.trace, machine, predictor, level, slowdown=slowdown).ns for level in (0, 1))
+        shared: I64 = np.rint(one + (others - 1) * np.maximum(one - alone, 0)).astype(np.int64)
+        return shared
 
     return estimate
 

@@ -151,17 +151,20 @@ def write_table(path: str | Path, table: LatencyTable) -> None:
     >>> table.rows == (row,), table.source
     (True, 'by hand')
     """
-    head = {"format": FORMAT, **_told(table)}
+    head = {"format": FORMAT, **_stated(table)}
     del head["rows"]
     if table.machine is not None:
-        head["machine"] = _told(table.machine)
-    rows = [_told(row) | {"sample": _told(row.sample)} for row in table.rows]
+        head["machine"] = _stated(table.machine)
+    rows = [_stated(row) | {"sample": _stated(row.sample)} for row in table.rows]
     write_text(path, "".join(f"{msgspec.json.encode(line).decode()}\n" for line in (head, *rows)))
 
 
-def _told(of: LatencyTable | Machine | Measurement | Sample) -> dict[str, object]:
+def _stated(of: LatencyTable | Machine | Measurement | Sample) -> dict[str, object]:
     """The fields of a record that say more than their default does."""
-    usual = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(of)}
+    usual = {
+        column.name: column.default if column.default_factory is MISSING else column.default_factory()
+        for column in fields(of)
+    }
     return {name: value for name, default in usual.items() if (value := getattr(of, name)) != default}
 
 
@@ -174,7 +177,9 @@ def read_table(path: str | Path) -> LatencyTable:
     ValueError
         What cannot be read: the message names the file, the line, the field and the value.
     """
-    lines = [(f"{path}, line {k}", line) for k, line in enumerate(read_bytes(path).splitlines(), 1) if line.strip()]
+    lines = [
+        (f"{path}, line {number}", line) for number, line in enumerate(read_bytes(path).splitlines(), 1) if line.strip()
+    ]
     if not lines:
         raise ValueError(f"{path}: empty, expected a line with the format {FORMAT!r}")
     where, first = lines[0]
@@ -200,10 +205,12 @@ def samples(trace: Trace) -> list[Sample]:
 def samples_of(ops: Ops, sizes: I64) -> list[Sample]:
     """Return each of some ops as a sample, given the bytes of all buffers."""
     size = sizes.tolist()
-    signatures = [str((told or {}).get(SIGNATURE, "")) for told in ops.attributes or [None] * len(ops)]
+    signatures = [str((attributes or {}).get(SIGNATURE, "")) for attributes in ops.attributes or [None] * len(ops)]
     operands = (ops.reads.tolist(), ops.writes.tolist())
     return [
-        Sample(name, tuple(size[i] for i in reads), tuple(size[i] for i in writes), flops, moved, signature=signature)
+        Sample(
+            name, tuple(size[op] for op in reads), tuple(size[op] for op in writes), flops, moved, signature=signature
+        )
         for name, reads, writes, flops, moved, signature in zip(
             ops.name, *operands, ops.flops.tolist(), ops.moved.tolist(), signatures
         )
@@ -236,16 +243,18 @@ def model_samples(model: Model) -> list[Sample]:
     >>> op.name, op.shapes, op.parameters  # the parameters: transpose neither a nor b
     ('matmul', ((4, 8), (8, 6)), (0.0, 0.0))
     """
-    found = []
+    rows = []
     for step, op in zip(model.steps, samples(model.trace)):
         inputs = tuple(tensor.shape for tensor in dict.fromkeys(step.arrays) if tensor.root in step.reads)
         options = inspect.signature(getattr(reference, op.name)).parameters  # where each has its place
-        given = {name: p.default for name, p in options.items() if p.default not in (p.empty, None)} | dict(
-            step.options
-        )
+        given = {
+            name: parameter.default
+            for name, parameter in options.items()
+            if parameter.default not in (parameter.empty, None)
+        } | dict(step.options)
         numbers = tuple(float(given[name]) for name in options if name in given)
-        found.append(replace(op, shapes=inputs, parameters=numbers))
-    return found
+        rows.append(replace(op, shapes=inputs, parameters=numbers))
+    return rows
 
 
 @strict
@@ -276,7 +285,7 @@ def split(rows: Sequence[Measurement], *, seed: int, held: float = 0.25) -> tupl
     rng, out = np.random.default_rng(seed), set()
     for _, group in sorted(by_type(rows).items()):
         shapes = list(dict.fromkeys(row.sample.work for row in group))
-        out |= {shapes[i] for i in rng.permutation(len(shapes))[: round(held * len(shapes))]}
+        out |= {shapes[index] for index in rng.permutation(len(shapes))[: round(held * len(shapes))]}
     return [row for row in rows if row.sample.work not in out], [row for row in rows if row.sample.work in out]
 
 

@@ -55,16 +55,18 @@ def scores(rows: Sequence[Measurement], ns: F64) -> list[Score]:
     if len(ns) != len(rows):
         raise ValueError(f"scores: {len(ns)} predictions for {len(rows)} measurements")
     if not ((ns > 0) & (ns < np.inf)).all():
-        i = int(np.argmin((ns > 0) & (ns < np.inf)))
-        raise ValueError(f"scores: prediction {i} ({rows[i].sample.name}): {ns[i]} ns are not positive and finite")
+        index = int(np.argmin((ns > 0) & (ns < np.inf)))
+        raise ValueError(
+            f"scores: prediction {index} ({rows[index].sample.name}): {ns[index]} ns are not positive and finite"
+        )
     took = np.array([row.ns for row in rows], np.float64)
-    found = []
+    scored = []
     for name in dict.fromkeys(row.sample.name for row in rows):
-        mine = np.array([row.sample.name == name for row in rows])
-        true, guess = took[mine], ns[mine]
+        chosen = np.array([row.sample.name == name for row in rows])
+        true, guess = took[chosen], ns[chosen]
         shapes = len({row.sample.work for row in rows if row.sample.name == name})
-        found.append(Score(name, shapes, _r2(true, guess), _r2(np.log(true), np.log(guess)), int(true.sum())))
-    return sorted(found, key=lambda score: (-score.total, score.name))
+        scored.append(Score(name, shapes, _r2(true, guess), _r2(np.log(true), np.log(guess)), int(true.sum())))
+    return sorted(scored, key=lambda score: (-score.total, score.name))
 
 
 def _r2(true: F64, guess: F64) -> float:

@@ -20,9 +20,9 @@ from gpumem.execute.latency.samples import Measurement, Sample
 from gpumem.simulator.machine import Machine
 
 FLOAT = 4  # bytes
-TILE = 64 * 64  # elements of the output that a multiprocessor makes at a time
+TILE = 64 * 64  # elements of the output that a multiprocessor makes at a time. Made up
 UNITS = 28  # multiprocessors, as a GTX 1080 Ti has (NVIDIA, Pascal tuning guide and data sheet: 3584 cores, 128 each)
-SPREAD = 0.3  # standard deviation of the logarithm of a type's efficiency
+SPREAD = 0.3  # standard deviation of the logarithm of a type's efficiency. Made up
 
 _Draw = Callable[[np.random.Generator], Sample]
 

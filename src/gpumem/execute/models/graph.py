@@ -110,15 +110,15 @@ class Model(Shown):
 
         def bind(op: Op, views: Views) -> Call:
             if not 0 <= op.of < len(self.steps):
-                mine = f"not one of the {len(self.steps)} of {self.trace.name!r}"
-                raise ValueError(f"op {op.id} ({op.name}): it is recorded as op {op.of}, {mine}")
+                steps = f"not one of the {len(self.steps)} of {self.trace.name!r}"
+                raise ValueError(f"op {op.id} ({op.name}): it is recorded as op {op.of}, {steps}")
             step = self.steps[op.of]
             if op.name not in step.workspaces:
                 raise ValueError(f"op {op.id} ({op.name}): it can be done by {', '.join(step.workspaces)}")
-            again = op.role == ROLES[RECOMPUTE]
-            absent = statistics[op.of] if again else []
-            given = [(self.ids[t.root], t) for t in step.arrays]
-            arrays = [views(i, t.dtype, t.shape) for i, t in given if i not in absent]
+            is_recomputed = op.role == ROLES[RECOMPUTE]
+            absent = statistics[op.of] if is_recomputed else []
+            given = [(self.ids[tensor.root], tensor) for tensor in step.arrays]
+            arrays = [views(index, tensor.dtype, tensor.shape) for index, tensor in given if index not in absent]
             if step.workspaces[op.name]:
                 arrays.append(views.workspace(FLOAT))
             function = _function(library, op.name)
@@ -126,7 +126,7 @@ class Model(Shown):
                 return prebound(function, *arrays, **step.options)
             counter = views.generator()
             draw = prebound(function, *arrays, counter, step.seed, **step.options)
-            if again:
+            if is_recomputed:
                 return draw
             return in_turn([prebound(_function(library, "advance"), counter), draw])
 
@@ -134,11 +134,13 @@ class Model(Shown):
 
     def state(self) -> dict[int, NDArray[Any]]:
         """Return a copy of the initial state, for `run(..., state=...)` to update."""
-        return {i: value.copy() for i, value in self.initial.items()}
+        return {tensor: value.copy() for tensor, value in self.initial.items()}
 
     def parameters(self, state: Mapping[int, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Pick the parameters out of a state, by name."""
-        return {n: state[i] for n, i in self.names.items() if self.trace.buffers.kind[i] == "parameter"}
+        return {
+            name: state[tensor] for name, tensor in self.names.items() if self.trace.buffers.kind[tensor] == "parameter"
+        }
 
     def workspaces(self, op: int) -> Mapping[str, int]:
         """The implementations of an op and their workspace in bytes: what a `Variant` decision may choose from."""
@@ -151,8 +153,8 @@ class Model(Shown):
 def _function(library: ModuleType, name: str) -> Any:
     function = getattr(library, name, None)
     if function is None:
-        told = f"library: {library!r:.60} has no function {name!r}"
-        raise ValueError(f"{told}; gpumem.kernels.reference and .device have all")
+        problem = f"library: {library!r:.60} has no function {name!r}"
+        raise ValueError(f"{problem}; gpumem.kernels.reference and .device have all")
     return function
 
 
@@ -231,7 +233,7 @@ class Graph(Shown):
         """
         order = tuple([*reads, *writes] if arrays is None else arrays)
         kernels = dict(workspaces or {function: 0})
-        roots = [tuple(dict.fromkeys(t.root for t in some)) for some in (reads, writes)]
+        roots = [tuple(dict.fromkeys(tensor.root for tensor in some)) for some in (reads, writes)]
         seed = int(self.rng.integers(2**63)) if rng else None
         self.steps.append(Step(function, order, roots[0], roots[1], options, flops, kernels, seed))
         return writes[-1]
@@ -252,29 +254,30 @@ class Graph(Shown):
         """Return the step as a model."""
         device, ids, last = Recorder(), {}, {}
 
-        def make(t: Tensor) -> int:
-            return device.malloc(t.nbytes, kind=t.kind, shape=t.shape, dtype=t.dtype.name)
+        def make(tensor: Tensor) -> int:
+            return device.malloc(tensor.nbytes, kind=tensor.kind, shape=tensor.shape, dtype=tensor.dtype.name)
 
         for tensor in self.persistent:
             ids[tensor] = make(tensor)
-        for i, step in enumerate(self.steps):
-            last.update(dict.fromkeys((*step.reads, *step.writes), i))
-        for i, step in enumerate(self.steps):
-            for tensor in step.writes:
-                if tensor not in ids:
-                    ids[tensor] = make(tensor)
-            writes = [ids[t] for t in step.writes]
-            if floats := step.workspaces[step.function]:
-                writes.append(device.malloc(floats * FLOAT.itemsize, kind=WORKSPACE))
+        for index, step in enumerate(self.steps):
+            last.update(dict.fromkeys((*step.reads, *step.writes), index))
+        for index, step in enumerate(self.steps):
+            ids.update({tensor: make(tensor) for tensor in step.writes if tensor not in ids})
             touched = list(dict.fromkeys((*step.reads, *step.writes)))
-            moved = sum(t.nbytes for t in touched)
-            reads, rng = [ids[t] for t in step.reads], step.seed is not None
-            device.exec(step.function, reads, writes, flops=step.flops, moved=moved, rng=rng)
-            if floats:
-                device.free(writes[-1])
+            _record(step, device, ids, sum(tensor.nbytes for tensor in touched))
             for tensor in touched:
-                if last[tensor] == i and tensor.value is None:
+                if last[tensor] == index and tensor.value is None:
                     device.free(ids[tensor])
         trace = device.trace(name=name)
-        initial = {ids[t]: t.value for t in self.persistent if t.value is not None}
-        return Model(trace, initial, {t.name: ids[t] for t in self.persistent}, self.steps, ids)
+        initial = {ids[tensor]: tensor.value for tensor in self.persistent if tensor.value is not None}
+        return Model(trace, initial, {tensor.name: ids[tensor] for tensor in self.persistent}, self.steps, ids)
+
+
+def _record(step: Step, device: Recorder, ids: dict[Tensor, int], moved: int) -> None:
+    """Record an op, with a workspace around it where its kernel needs one."""
+    reads, writes = ([ids[tensor] for tensor in some] for some in (step.reads, step.writes))
+    if floats := step.workspaces[step.function]:
+        writes.append(device.malloc(floats * FLOAT.itemsize, kind=WORKSPACE))
+    device.exec(step.function, reads, writes, flops=step.flops, moved=moved, rng=step.seed is not None)
+    if floats:
+        device.free(writes[-1])

@@ -67,11 +67,11 @@ def mlp(
             h = relu(graph, dense(graph, f"dense{i + 1}", h, units))
         return h
 
-    return _classifier(f"mlp_b{batch}", (batch, features), classes, body, optimiser, seed)
+    return _classifier(f"mlp_b{batch}", (batch, features), classes, body, optimiser=optimiser, seed=seed)
 
 
 @strict
-def cnn(
+def cnn(  # noqa: PLR0913  public: a keyword for each thing that a net varies in
     batch: int = 16,
     side: int = 16,
     channels: Sequence[int] = (8, 16, 32),
@@ -108,7 +108,7 @@ def cnn(
         return h
 
     kind = conv + "_norm" * norm + f"_drop{drop:g}" * bool(drop)
-    return _classifier(f"cnn_b{batch}_{kind}", (batch, 3, side, side), classes, body, optimiser, seed)
+    return _classifier(f"cnn_b{batch}_{kind}", (batch, 3, side, side), classes, body, optimiser=optimiser, seed=seed)
 
 
 @strict
@@ -138,10 +138,10 @@ def residual(
             h = _residual_block(graph, f"{i + 1}", h, depth, stride=2 if i else 1)
         return average_pool(graph, "pool", h)
 
-    return _classifier(f"residual_b{batch}", (batch, 3, side, side), classes, body, optimiser, seed)
+    return _classifier(f"residual_b{batch}", (batch, 3, side, side), classes, body, optimiser=optimiser, seed=seed)
 
 
-def _normed(graph: Graph, name: str, x: Tensor, depth: int, size: int = 3, stride: int = 1) -> Tensor:
+def _normed(graph: Graph, name: str, x: Tensor, depth: int, *, size: int = 3, stride: int = 1) -> Tensor:
     """A convolution with batch norm."""
     y = conv2d(graph, f"conv{name}", x, depth, size=size, stride=stride, bias=False)
     return batch_norm(graph, f"norm{name}", y)
@@ -174,15 +174,15 @@ def patterns(batch: int, length: int, vocabulary: int, period: int, seed: int = 
 
 
 @strict
-def transformer(
+def transformer(  # noqa: PLR0913  public: a keyword for each thing that a net varies in
     batch: int = 16,
     length: int = 32,
     width: int = 32,
     heads: int = 4,
     blocks: int = 2,
+    *,
     vocabulary: int = 16,
     period: int = 4,
-    *,
     drop: float = 0.0,
     optimiser: str = "sgd",
     seed: int = 0,
@@ -204,13 +204,13 @@ def transformer(
     x, labels = (graph.constant(what, value) for what, value in zip(("x", "labels"), data))
     h = positions(graph, "places", embedding(graph, "tokens", x, vocabulary, width), length)
     for i in range(blocks):
-        h = _transformer_block(graph, f"block{i + 1}", h, length, heads, drop)
+        h = _transformer_block(graph, f"block{i + 1}", h, length=length, heads=heads, drop=drop)
     softmax_loss(graph, dense(graph, "out", layer_norm(graph, "norm", h), vocabulary), labels)
     update(graph)
     return graph.model(f"transformer_b{batch}" + f"_drop{drop:g}" * bool(drop) + f"_{optimiser}")
 
 
-def _transformer_block(graph: Graph, name: str, x: Tensor, length: int, heads: int, drop: float) -> Tensor:
+def _transformer_block(graph: Graph, name: str, x: Tensor, *, length: int, heads: int, drop: float) -> Tensor:
     width = x.shape[1]
 
     def attention(x: Tensor) -> Tensor:
@@ -239,6 +239,7 @@ def _classifier(
     shape: tuple[int, ...],
     classes: int,
     body: Callable[[Graph, Tensor], Tensor],
+    *,
     optimiser: str,
     seed: int,
 ) -> Model:

@@ -236,7 +236,7 @@ class _HandedOver:
         reads, writes = (tuple(self.blocks[i] for i in row) for row in self.rows[x])
         where, call = self.calls.get(x, (None, None))
         if where != (*reads, *writes):
-            call = call_of(self.records[x], self.trace, self.backend, self.launch, reads, writes, self.generators, 0)
+            call = call_of(self.records[x], self.trace, self.backend, self.launch, reads=reads, writes=writes, generators=self.generators, first=0)
             self.calls[x] = (*reads, *writes), call
         work = replace(self.works[x], call=call, ends=self._dying(x))
         self.tokens[work.stream] = self.backend.submit(work, reads, writes, ())

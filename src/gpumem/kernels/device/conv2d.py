@@ -11,7 +11,7 @@ from gpumem.kernels.device.matmul import flat
 from gpumem.kernels.numba_cuda import block_each, block_sum, cuda, device, each, kernel
 
 _ZERO = np.float32(0)
-_AT_ONCE = 4  # sums of a thread, over different weights: they meet the same input
+_AT_ONCE = 4  # sums of a thread, over different weights: they meet the same input. Not tuned
 
 
 @device
@@ -104,7 +104,7 @@ def _first(n: Any, k: Any, c: Any, h: Any, v: Any, p: Any, q: Any, sizes: Any) -
 
 
 @device
-def _ways(sizes: Any, stride: Any) -> Any:
+def _strides(sizes: Any, stride: Any) -> Any:
     """Return how far (h, v, x_at, dy_at) of a thread's next place are: on, over the end of a row, of an image."""
     channels, height, width, kernels, rows, columns = sizes
     n, _, p, q = unravel(cuda.blockDim.x, (0, 1, rows, columns))
@@ -125,7 +125,7 @@ def _weight_gradient(
 ) -> None:  # fmt: skip
     taps, plane = channels * window_h * window_w, rows * columns
     sizes = channels, height, width, kernels, rows, columns
-    on, over_row, over_image = _ways(sizes, stride)
+    on, over_row, over_image = _strides(sizes, stride)
     total = cuda.local.array(_AT_ONCE, np.float32)
     for block in range(cuda.blockIdx.x, (kernels + _AT_ONCE - 1) // _AT_ONCE * taps, cuda.gridDim.x):
         k, c, r, s = unravel(block, (0, channels, window_h, window_w))

@@ -32,7 +32,7 @@ _TWO, _THREE, _FOUR = np.uint64(2), np.uint64(3), np.uint64(4)
 def unary(function: Callable[[Any], Any]) -> Any:
     """Return a kernel that sets out[i] to function(x[i]); out may be x.
 
-    A thread asks for four elements before it writes one, so their ways from memory overlap.
+    A thread asks for four elements before it writes one, so their reads of memory overlap.
     """
     of = device(function)
 

@@ -16,7 +16,7 @@ from gpumem.kernels import shapes as _shapes
 from gpumem.kernels.numba_cuda import TILE, cuda, device, kernel, spread
 
 _ZERO = np.float32(0)
-_ENOUGH = 64  # large tiles that keep a GPU busy: with fewer, small ones on more multiprocessors are faster
+_ENOUGH = 64  # large tiles that keep a GPU busy: with fewer, small ones on more multiprocessors are faster. Not tuned
 _LONGEST = 2**31 - 128  # of a side, since 32 bits say whether an element is inside
 _index = np.uint64  # of elements: Numba would ask whether an index with a sign is below 0, to count from the end
 

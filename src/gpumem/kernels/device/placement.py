@@ -97,7 +97,7 @@ def overlap(stream: object, offset: Any, size: Any, start: Any, end: Any, steps:
 
 
 @kernel
-def _alone(offset: Any, size: Any, host: Any, alignment: Any, height: Any, found: Any) -> None:
+def _alone(offset: Any, size: Any, host: Any, alignment: Any, height: Any, fault: Any) -> None:
     for j in range(cuda.grid(1), offset.size, cuda.gridsize(1)):
         code = FINE
         if host[j]:
@@ -108,16 +108,16 @@ def _alone(offset: Any, size: Any, host: Any, alignment: Any, height: Any, found
         elif size[j] > height - offset[j]:
             code = TOO_HIGH
         if code != FINE:
-            cuda.atomic.min(found, 0, j * OVERLAP + code)  # the least j, whatever the order
+            cuda.atomic.min(fault, 0, j * OVERLAP + code)  # the least j, whatever the order
 
 
 @kernel
-def _verdict(found: Any) -> None:
-    key = found[0]
+def _verdict(fault: Any) -> None:
+    key = fault[0]
     if key != _NONE:
-        found[0], found[1], found[2] = key % OVERLAP, key // OVERLAP, -1
+        fault[0], fault[1], fault[2] = key % OVERLAP, key // OVERLAP, -1
     else:
-        found[0] = FINE if found[1] < 0 else OVERLAP
+        fault[0] = FINE if fault[1] < 0 else OVERLAP
 
 
 def placement(
@@ -130,12 +130,12 @@ def placement(
     steps: int,
     alignment: int,
     height: int,
-    found: Any,
+    fault: Any,
 ) -> None:
     """As in `reference`."""
     columns = {"offset": offset, "size": size, "start": start, "end": end, "host": host}
-    count = _shapes.placement(steps, alignment, height, found, **columns)
-    overlap(stream, offset, size, start, end, steps, found[1:])
-    launch(_set, 1, 1, stream, found[:1], _NONE)
-    each(_alone, count, stream, offset, size, host, np.int64(alignment), np.int64(height), found)
-    launch(_verdict, 1, 1, stream, found)
+    count = _shapes.placement(steps, alignment, height, fault, **columns)
+    overlap(stream, offset, size, start, end, steps, fault[1:])
+    launch(_set, 1, 1, stream, fault[:1], _NONE)
+    each(_alone, count, stream, offset, size, host, np.int64(alignment), np.int64(height), fault)
+    launch(_verdict, 1, 1, stream, fault)

@@ -10,7 +10,7 @@ from gpumem.kernels import shapes as _shapes
 from gpumem.kernels.hash import GOLDEN, LCG_FACTOR, LCG_TERM, ONE, S56, mix, seed
 from gpumem.kernels.numba_cuda import THREADS, cuda, each, kernel, launch, modular, position, stride
 
-_BLOCKS = 2048  # enough to fill a GPU; each ends with an atomic on the same word
+_BLOCKS = 2048  # enough to fill a GPU; each ends with an atomic on the same word. Not tuned
 _FACTOR, _TERM = np.uint64(LCG_FACTOR), np.uint64(LCG_TERM)
 hashed = modular(mix)
 

@@ -106,7 +106,7 @@ __all__ = [
 ]
 
 Array = NDArray[np.float32]
-_CHUNK = 1 << 18  # hashes take eight times the bytes, so long buffers go piece by piece
+_CHUNK = 1 << 18  # hashes take eight times the bytes, so long buffers go piece by piece. Not tuned
 
 
 def checksum(stream: object, x: NDArray[np.uint8], digest: NDArray[np.uint64], salt: int = 0) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gpumem.kernels import hash as _hash, shapes as _shapes
 
 Array = NDArray[np.float32]
-_CHUNK = 1 << 18  # hashes take twice the bytes of floats, so long arrays go piece by piece
+_CHUNK = 1 << 18  # hashes take twice the bytes of floats, so long arrays go piece by piece. Not tuned
 
 
 def batch_norm(

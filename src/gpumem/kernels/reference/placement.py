@@ -65,28 +65,28 @@ def placement(
     steps: int,
     alignment: int,
     height: int,
-    found: Ints,
+    fault: Ints,
 ) -> None:
-    """Set found to (0, -1, -1) where a placement is one, else to what is wrong and with whom.
+    """Set fault to (0, -1, -1) where a placement is one, else to what is wrong and with whom.
 
     (1, j, -1): on the host, but at an offset other than -1; (2, j, -1): the offset is negative or no multiple of the
     alignment; (3, j, -1): ends above the height; of all these the least j. Where there is none, (4, i, j): two overlap,
-    the least pair. offset, size, start, end int64 (B,), host bool (B,), found int64 (3,).
+    the least pair. offset, size, start, end int64 (B,), host bool (B,), fault int64 (3,).
 
-    >>> found = np.zeros(3, np.int64)
+    >>> fault = np.zeros(3, np.int64)
     >>> columns = np.array([[0, 2], [4, 4], [0, 1], [2, 3]])
-    >>> placement(None, *columns, np.array([False, False]), 3, 2, 5, found)
-    >>> found.tolist()
+    >>> placement(None, *columns, np.array([False, False]), 3, 2, 5, fault)
+    >>> fault.tolist()
     [3, 1, -1]
     """
     columns = {"offset": offset, "size": size, "start": start, "end": end, "host": host}
-    _shapes.placement(steps, alignment, height, found, **columns)
+    _shapes.placement(steps, alignment, height, fault, **columns)
     code = np.where(size > height - offset, TOO_HIGH, FINE)
     code[(offset < 0) | (offset % alignment != 0)] = MISPLACED
     code[host] = np.where(offset[host] != -1, ON_HOST, FINE)
     if code.any():
         first = int(np.argmax(code > 0))
-        found[:] = code[first], first, -1
+        fault[:] = code[first], first, -1
         return
-    overlap(None, offset, size, start, end, steps, found[1:])
-    found[0] = OVERLAP if found[1] >= 0 else FINE
+    overlap(None, offset, size, start, end, steps, fault[1:])
+    fault[0] = OVERLAP if fault[1] >= 0 else FINE
