@@ -22,11 +22,12 @@ from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.facts.limits import FAR, Judge, floor
 from gpumem.swap.plan import Plan, Variant
 from gpumem.swap.plan.tails import Tails
-from gpumem.swap.search import annealing, multistart
-from gpumem.swap.search.annealing import Annealing
+from gpumem.swap.search import multistart, walk
+from gpumem.swap.search._recompute_state import POINTS
 from gpumem.swap.search.instance import Instance
 from gpumem.swap.search.multistart import CHEAP, MORE, PROGRAM, SLOW, SMALL, SWAPPING, planners
 from gpumem.swap.search.planner import lowest, search
+from gpumem.swap.search.walk import Walk
 from gpumem.testing import steps
 from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import shared
@@ -144,8 +145,8 @@ def test_time_up_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> Non
     plan = search(trace, GTX, limit, recompute=False, seconds=1.0, progress=hear)
     check_plan(trace, GTX, plan, limit)
     assert told[0] == "published planners" and len(told) == 2 and "% of the peak" in told[-1]
-    found = Annealing(Instance.of(trace, GTX, limit), 1.0, 0).d
-    assert np.all(np.diff(found.points[: found.used[0]]) > 0)
+    drops = Walk(Instance.of(trace, GTX, limit), 1.0, 0).drops
+    assert np.all(np.diff(drops.points[: drops.used[POINTS]]) > 0)
 
 
 def test_a_gap_that_pays_only_with_another_one_is_found() -> None:
@@ -217,7 +218,7 @@ def test_a_search_of_any_effort_is_at_or_below_all_that_it_asks(data: st.DataObj
 def patched(**constants: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in constants.items():
-            patch.setattr(annealing, name, value)
+            patch.setattr(walk, name, value)
         patch.setattr(multistart, "TRIES", 1.0)
         yield
 
@@ -264,9 +265,9 @@ def test_who_is_slow_does_not_take_the_time_of_who_is_cheap(monkeypatch: pytest.
         Judge(trace, GTX, limit),
     )
     with work.within(10.0):
-        multistart.ask_all(cheap, judge, {}, Tails(trace, trace), {})
+        multistart.ask_all(cheap, judge, {}, Tails(trace, trace), known={})
         with work.part(share=multistart.START):
-            multistart.ask_all(slow, judge, {}, Tails(trace, trace), {}, each=0.5)
+            multistart.ask_all(slow, judge, {}, Tails(trace, trace), known={}, each=0.5)
     assert asked == [("a", 10.0), ("b", 9.5), ("c", 1.35), ("d", 1.35)]
 
 
@@ -289,23 +290,23 @@ def test_cut_short_a_search_has_what_the_cheap_ones_have(monkeypatch: pytest.Mon
 
 @pytest.mark.jit
 def test_an_op_takes_a_slower_way_where_that_costs_least() -> None:
-    trace, ways = chain(workspace=25)
-    plan = search(trace, CARD, 80, effort=1e-4, algorithms=ways)
+    trace, menu = chain(workspace=25)
+    plan = search(trace, CARD, 80, effort=1e-4, algorithms=menu)
     assert simulate(plan.apply(trace), CARD, capacity=80).makespan == 265
     assert Variant(1, "narrow", 65, 0) in plan.decisions
-    assert plan == search(trace, CARD, 80, effort=1e-4, algorithms=ways)
+    assert plan == search(trace, CARD, 80, effort=1e-4, algorithms=menu)
 
 
 @pytest.mark.jit
 def test_limits_below_what_recorded_workspaces_need() -> None:
-    trace, ways = chain(workspace=60)
+    trace, menu = chain(workspace=60)
     with pytest.raises(Infeasible, match="op 1 must hold 90 B"):
         search(trace, CARD, 80, algorithms={})
     with pytest.raises(Infeasible, match="op 1 must hold 90 B"):
-        search(trace, CARD, 80, algorithms=ways, recompute=False)
+        search(trace, CARD, 80, algorithms=menu, recompute=False)
     with pytest.raises(Infeasible, match="op 2 must hold 60 B"):
-        search(trace, CARD, 59, algorithms=ways)
-    plan = search(trace, CARD, 80, effort=1e-4, algorithms=ways)
+        search(trace, CARD, 59, algorithms=menu)
+    plan = search(trace, CARD, 80, effort=1e-4, algorithms=menu)
     assert simulate(plan.apply(trace), CARD, capacity=80).makespan == 265
 
 
