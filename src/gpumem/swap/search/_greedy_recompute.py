@@ -6,24 +6,15 @@ adds to all that is recomputed already. The best few over the highest peak are t
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from gpumem.base.jit import inner, jit
 from gpumem.swap.search._evaluate import State, evaluate, retime
 from gpumem.swap.search._recompute_changes import drop, propagate, switch_variant
 from gpumem.swap.search._recompute_state import RecomputeProblem, RecomputeState, compact_if_full, copy_drops
-from gpumem.trace import F64, Bool
+from gpumem.trace import F64
 
 TRIES = 12  # gaps at one peak; not tuned
-
-
-class Worths(NamedTuple):
-    """Of each gap: bytes per ns, 0 where it is not to be dropped; and whether it was tried at this peak."""
-
-    worth: F64
-    tried: Bool
 
 
 @jit
@@ -34,7 +25,6 @@ def drop_greedily(  # noqa: PLR0917  compiled: no keyword-only parameters
 
     `before`: as `drops`, to go back to. `worth`, float64[m], is changed; 0: not to be dropped.
     """
-    worths = Worths(worth, np.zeros(len(worth), np.bool_))
     while most > 0:
         propagate(recompute, drops)
         peak = int(np.argmax(drops.occupied))
@@ -42,14 +32,15 @@ def drop_greedily(  # noqa: PLR0917  compiled: no keyword-only parameters
             return most
         compact_if_full(drops)
         copy_drops(recompute, before, drops)
-        worths.tried[:], best, chosen, any_tried = False, 0.0, -1, False
+        best, chosen, any_tried = 0.0, -1, False
         for _ in range(TRIES):
-            gap = _most_promising(recompute, drops, worths, peak)
+            gap = _most_promising(recompute, drops, worth, peak)
             # As lazy greedy does: nothing is lost where worth only falls with each drop, since the others are worth no
             # more than they were. One that shares a replay can rise, which is seen when it is tried the next time.
+            # What was tried at this peak is worth no more than the best, so it is not tried twice.
             if gap < 0 or worth[gap] <= best:
                 break
-            worths.tried[gap] = any_tried = True
+            any_tried = True
             most -= 1
             worth[gap] = _try_drop(recompute, drops, before, gap, peak)
             if worth[gap] > best:
@@ -62,15 +53,14 @@ def drop_greedily(  # noqa: PLR0917  compiled: no keyword-only parameters
 
 
 @inner
-def _most_promising(recompute: RecomputeProblem, drops: RecomputeState, worths: Worths, position: int) -> int:
-    """The gap over a position that is worth most, of those that were not tried; -1 where there is none."""
+def _most_promising(recompute: RecomputeProblem, drops: RecomputeState, worth: F64, position: int) -> int:
+    """The gap over a position that is worth most, -1 where there is none."""
     best, chosen = 0.0, -1
     after, last_place, recompute_at = recompute.columns.after, recompute.last_place, drops.choice.recompute_at
-    worth, tried = worths.worth, worths.tried
     for gap in recompute.droppable:
         # A drop frees bytes from behind its access up to its replay, nowhere else.
         frees = 2 * after[gap] + 1 < position < 2 * last_place[gap]
-        if frees and worth[gap] > best and not recompute_at[gap] and not tried[gap]:
+        if frees and worth[gap] > best and not recompute_at[gap]:
             best, chosen = worth[gap], gap
     return int(chosen)
 
