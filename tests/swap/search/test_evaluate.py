@@ -248,6 +248,20 @@ def test_a_copy_that_ends_gives_way_to_one_that_starts_then() -> None:
     assert plain(_evaluate)._follow_live_bytes(state, 8, 8) == (0, 0)
 
 
+@pytest.mark.parametrize(("duplex", "end"), [(True, 15), (False, 25)])
+def test_with_half_duplex_a_copy_out_waits_for_copies_in(duplex: bool, end: int) -> None:
+    """Z, a constant, comes back from 10 to 20, before op 2; X could leave from 10 on, for 5 ns."""
+    ops = Ops.make([[0], [], [0], [], [1]], [[1], [], [], [], []], duration=[10] * 5)
+    trace = Trace(Buffers.make([8, 8], [0, 0], [5, 5], persistent=[True, False]), ops)
+    walk = Walk(Instance.of(trace, replace(link(5.0, 10.0), duplex=duplex), 1), 1.0, 0)
+    rows = walk.windows.rows(trace.n)
+    for key in ((0, 0), (1, 0)):
+        toggle(walk.state.problem, walk.drops, walk.state.swaps, rows[key])
+    evaluate(walk.state, 8)
+    assert walk.state.times.in_start[rows[0, 0]] == 10
+    assert walk.state.times.out_end[rows[1, 0]] == end
+
+
 @settings(max_examples=60)
 @given(st.data())
 def test_no_link_copies_twice_at_a_time(data: st.DataObject) -> None:

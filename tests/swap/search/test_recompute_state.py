@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, strategies as st
 
 from gpumem.swap.plan import Hold, Plan, Recompute
@@ -21,12 +22,21 @@ from gpumem.swap.search._recompute_changes import (
     release,
     switch_variant,
 )
-from gpumem.swap.search._recompute_state import LOGGED, POINTS, RecomputeChoice, RecomputeState, compact, copy_drops
+from gpumem.swap.search._recompute_state import (
+    LOGGED,
+    PIECES,
+    POINTS,
+    RecomputeChoice,
+    RecomputeState,
+    compact,
+    copy_drops,
+)
 from gpumem.swap.search.instance import Instance
 from gpumem.swap.search.walk import Walk
 from gpumem.testing import steps
-from gpumem.trace import RECOMPUTE
+from gpumem.trace import RECOMPUTE, Buffers, Ops, Trace
 from tests.strategies import machine_of
+from tests.swap.nets import CARD
 from tests.swap.search.oracles import menus
 
 
@@ -164,3 +174,123 @@ def test_where_little_of_the_log_is_free_nothing_is_read_beyond_it(data: st.Data
         anew = RecomputeState.of(recompute)
         assert adopt(recompute, anew, drops.choice)
         same(drops, anew)
+
+
+def chained() -> Walk:
+    """A, which comes in: read until op 5. B, of A: until op 2. C, of B: read by ops 3 and 6. D, of C and A: by op 7.
+
+    Z is a constant, read by op 4; E, of no bytes, is made by op 3 of C and A.
+    """
+    reads = [[], [0], [1], [2, 0], [4], [0], [2], [3]]
+    writes = [[], [1], [2], [3, 5], [], [], [], []]
+    size, start, end = [8, 8, 8, 8, 8, 0], [0, 1, 2, 3, 0, 3], [6, 3, 7, 8, 8, 4]
+    buffers = Buffers.make(size, start, end, persistent=[False] * 4 + [True, False])
+    trace = Trace(buffers, Ops.make(reads, writes, duration=[10] * 8))
+    return Walk(Instance.of(trace, CARD, 1, recompute=True), 1.0, 0)
+
+
+A, B, C, D, Z, E = range(6)  # buffers of `chained`, and their values
+
+
+def gap_of(walk: Walk, buffer: int, after: int) -> int:
+    return walk.windows.rows(walk.trace.n)[buffer, after]
+
+
+def test_a_value_is_dropped_before_it_is_recomputed() -> None:
+    walk = chained()
+    recompute, drops, gap = walk.recompute, walk.drops, gap_of(walk, C, 3)
+    assert drop(recompute, drops, gap, 5)
+    assert not drop_later(recompute, drops, gap, 5)
+    assert drop_later(recompute, drops, gap, 4) and drops.choice.drop_at[gap] == 4
+    assert drop(recompute, drops, gap, 4) and drops.choice.drop_at[gap] == 0
+
+
+def test_a_value_is_not_recomputed_where_what_it_is_made_of_is_gone() -> None:
+    walk = chained()
+    assert drop(walk.recompute, walk.drops.copy(), gap_of(walk, C, 3), 5)
+    assert not drop(walk.recompute, walk.drops.copy(), gap_of(walk, C, 3), 6)  # A is dead
+
+
+@pytest.mark.parametrize(
+    ("buffer", "until", "possible"),
+    [(B, 3, True), (B, 8, True), (B, -1, True), (B, 2, False), (B, 9, False), (Z, 8, False)],
+)
+def test_a_buffer_is_held_from_its_death_on_within_the_iteration(buffer: int, until: int, possible: bool) -> None:
+    walk = chained()
+    assert hold_dead(walk.recompute, walk.drops, buffer, until) == possible
+
+
+@pytest.mark.parametrize(
+    ("value", "start", "stop", "possible"),
+    [
+        (C, 4, 6, True),
+        (C, 3, 8, True),
+        (C, 2, 4, False),  # op 2 writes it
+        (C, 4, 4, False),
+        (C, 4, 9, False),
+        (A, 4, 6, False),  # nothing writes it
+        (E, 4, 6, False),  # no bytes
+    ],
+)
+def test_a_piece_is_recomputed_behind_its_op_and_held_for_some_ops(
+    value: int, start: int, stop: int, possible: bool
+) -> None:
+    walk = chained()
+    assert hold(walk.recompute, walk.drops, value, start, stop) == possible
+
+
+def test_pieces_of_a_buffer_follow_one_another_and_there_is_an_end_of_them() -> None:
+    walk = chained()
+    recompute, drops = walk.recompute, walk.drops
+    assert hold(recompute, drops, C, 4, 5)
+    assert not hold(recompute, drops.copy(), C, 4, 6) and not hold(recompute, drops.copy(), C, 3, 5)
+    assert hold(recompute, drops, C, 5, 6)
+    drops.choice.pieces[0] = PIECES
+    assert not hold(recompute, drops, D, 4, 5)
+
+
+def test_no_value_is_recomputed_twice_at_one_place() -> None:
+    walk = chained()
+    assert drop(walk.recompute, walk.drops, gap_of(walk, C, 3), 5)
+    assert not hold(walk.recompute, walk.drops, C, 5, 6)
+
+
+def test_a_replay_is_found_anew_only_where_a_change_concerns_it() -> None:
+    walk = chained()
+    recompute, drops = walk.recompute, walk.drops
+    assert drop(recompute, drops, gap_of(walk, C, 3), 5)
+    logged, took = int(drops.used[LOGGED]), int(drops.added_ns[5])
+    assert hold_dead(recompute, drops, E, 6) and drops.used[LOGGED] == logged  # it does not touch E
+    assert hold_dead(recompute, drops, B, 5) and drops.used[LOGGED] > logged
+    assert (took, drops.added_ns[5]) == (20, 10)  # B is there
+
+
+def test_a_replay_whose_reads_cannot_be_logged_is_refused() -> None:
+    walk = chained()
+    recompute, gap = walk.recompute, gap_of(walk, C, 3)
+    assert not drop(recompute, walk.drops.copy()._replace(reads=walk.drops.reads[:0]), gap, 5)
+    assert drop(recompute, walk.drops, gap, 5) and walk.drops.read_count[5] == 1
+    full = walk.drops._replace(reads=walk.drops.reads[: walk.drops.used[LOGGED]])
+    assert not hold_dead(recompute, full, B, 5) and full.read_count[5] == 0
+
+
+@pytest.mark.parametrize(("place", "due"), [(0, 2 * 5 + 1), (5, 2 * 5), (4, 2 * 4)])
+def test_a_swapped_buffer_is_due_before_the_first_replay_that_reads_it(place: int, due: int) -> None:
+    """A, between ops 3 and 5; C is recomputed from it."""
+    walk = chained()
+    assert drop(walk.recompute, walk.drops, gap_of(walk, C, 3), place)
+    propagate(walk.recompute, walk.drops)
+    assert walk.drops.due[gap_of(walk, A, 3)] == due
+
+
+def test_nothing_is_held_for_longer_than_replays_read_it() -> None:
+    walk = chained()
+    recompute, drops, gap = walk.recompute, walk.drops, gap_of(walk, C, 3)
+    assert drop(recompute, drops, gap, 5) and hold_dead(recompute, drops, B, 8) and walk.trim_holds()
+    assert drops.choice.held_until[B] == 5  # C is made of it there
+    assert drop_later(recompute, drops, gap, 4) and walk.trim_holds()
+    assert drops.choice.drop_at[gap] == 0
+    assert drop(recompute, drops, gap_of(walk, D, 3), 4) and drop_later(recompute, drops, gap, 4) and walk.trim_holds()
+    assert drops.choice.drop_at[gap] == 4  # D is made of it
+    assert drop(recompute, drops, gap, 0) and walk.trim_holds()
+    assert drops.choice.held_until[B] == -1

@@ -80,7 +80,10 @@ def _try_drop(recompute: RecomputeProblem, drops: RecomputeState, before: Recomp
 
 @jit
 def speed_up_ops(state: State, recompute: RecomputeProblem, limit: int) -> None:
-    """Run each op by its fastest variant that exceeds a limit by no more, those that gain most first."""
+    """Run each op, which runs its smallest variant, by the fastest that exceeds a limit by no more than that one.
+
+    Those that gain most come first: where copies need the time, not all can be faster.
+    """
     drops, first, extra_ns = state.drops, recompute.variants.first, recompute.variants.extra_ns
     _, excess = _evaluate_drops(state, recompute, limit)
     for row in np.argsort(-extra_ns[drops.choice.variant], kind="mergesort"):
@@ -89,8 +92,8 @@ def speed_up_ops(state: State, recompute: RecomputeProblem, limit: int) -> None:
             compact_if_full(drops)
             possible = switch_variant(recompute, drops, row, variant)
             _, excess_after = _evaluate_drops(state, recompute, limit)
+            # It is never less: a faster op leaves less time to its copies, and has no smaller a workspace.
             if possible and excess_after <= excess:
-                excess = excess_after
                 break
             switch_variant(recompute, drops, row, current)
 
