@@ -179,17 +179,18 @@ def test_where_little_of_the_log_is_free_nothing_is_read_beyond_it(data: st.Data
 def chained() -> Walk:
     """A, which comes in: read until op 5. B, of A: until op 2. C, of B: read by ops 3 and 6. D, of C and A: by op 7.
 
-    Z is a constant, read by op 4; E, of no bytes, is made by op 3 of C and A.
+    Z is a constant, read by op 4; E, of no bytes, is made by op 3 of C and A. W is a workspace of op 1.
     """
     reads = [[], [0], [1], [2, 0], [4], [0], [2], [3]]
-    writes = [[], [1], [2], [3, 5], [], [], [], []]
-    size, start, end = [8, 8, 8, 8, 8, 0], [0, 1, 2, 3, 0, 3], [6, 3, 7, 8, 8, 4]
-    buffers = Buffers.make(size, start, end, persistent=[False] * 4 + [True, False])
+    writes = [[], [1, 6], [2], [3, 5], [], [], [], []]
+    size, start, end = [8, 8, 8, 8, 8, 0, 8], [0, 1, 2, 3, 0, 3, 1], [6, 3, 7, 8, 8, 4, 2]
+    kind, persistent = ["activation"] * 6 + ["workspace"], [False] * 4 + [True, False, False]
+    buffers = Buffers.make(size, start, end, persistent=persistent, kind=kind)
     trace = Trace(buffers, Ops.make(reads, writes, duration=[10] * 8))
     return Walk(Instance.of(trace, CARD, 1, recompute=True), 1.0, 0)
 
 
-A, B, C, D, Z, E = range(6)  # buffers of `chained`, and their values
+A, B, C, D, Z, E, W = range(7)  # buffers of `chained`, and their values
 
 
 def gap_of(walk: Walk, buffer: int, after: int) -> int:
@@ -229,6 +230,7 @@ def test_a_buffer_is_held_from_its_death_on_within_the_iteration(buffer: int, un
         (C, 4, 4, False),
         (C, 4, 9, False),
         (A, 4, 6, False),  # nothing writes it
+        (W, 4, 6, False),  # of use to its op only
         (E, 4, 6, False),  # no bytes
     ],
 )
