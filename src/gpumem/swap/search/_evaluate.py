@@ -76,7 +76,12 @@ class SwapState(NamedTuple):
         gaps, ops = len(problem.size), len(problem.begin)
         outs, ins = np.zeros((2, gaps + 1), np.int64)
         return cls(
-            np.zeros(gaps, np.bool_), np.full(gaps, -1), outs, ins, np.zeros(2, np.int64), np.zeros(ops, np.int64)
+            selected=np.zeros(gaps, np.bool_),
+            payer=np.full(gaps, -1),
+            outs=outs,
+            ins=ins,
+            count=np.zeros(2, np.int64),
+            stall=np.zeros(ops, np.int64),
         )
 
     def copy(self) -> SwapState:

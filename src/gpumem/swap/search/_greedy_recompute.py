@@ -42,7 +42,7 @@ def drop_greedily(  # noqa: PLR0917  compiled: no keyword-only parameters
                 break
             any_tried = True
             most -= 1
-            worth[gap] = _try_drop(recompute, drops, before, gap, peak)
+            worth[gap] = _try_drop(recompute, drops, before, gap, peak=peak)
             if worth[gap] > best:
                 best, chosen = worth[gap], gap
         if chosen >= 0:

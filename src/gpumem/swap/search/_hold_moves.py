@@ -30,7 +30,7 @@ def change_holds(recompute: RecomputeProblem, drops: RecomputeState, random: I64
     if value < 0:
         return False
     if draw(random, 2):
-        return _hold_for_later(recompute, drops, value, place, random)
+        return _hold_for_later(recompute, drops, value, place, random=random)
     return _hold_from_before(recompute, drops, value, place)
 
 
@@ -49,7 +49,7 @@ def _draw_computed(recompute: RecomputeProblem, drops: RecomputeState, place: in
     """Draw a value that is computed at a place; -1 for one that cannot stay."""
     columns, origins = recompute.columns, recompute.columns.origins
     off_device, pieces = on_device(recompute, drops.choice, place)
-    ops, _ = replay_ops(recompute, drops, place, off_device, pieces)
+    ops, _ = replay_ops(recompute, drops, place, off_device=off_device, pieces=pieces)
     if not len(ops):
         return -1
     op = ops[draw(random, len(ops))]
@@ -70,7 +70,7 @@ def _hold_for_later(recompute: RecomputeProblem, drops: RecomputeState, value: i
         if further < 0:
             break
         stop, skip = further, skip - 1
-    return stop > 0 and hold(recompute, drops, value, place, stop)
+    return stop > 0 and hold(recompute, drops, value, start=place, stop=stop)
 
 
 @inner
@@ -93,7 +93,7 @@ def _hold_from_before(recompute: RecomputeProblem, drops: RecomputeState, value:
     for piece in range(choice.pieces[0]):
         if choice.piece_value[piece] == value and choice.piece_stop[piece] < place:
             start = choice.piece_start[piece]
-            return release(recompute, drops, piece) and hold(recompute, drops, value, start, place)
+            return release(recompute, drops, piece) and hold(recompute, drops, value, start=start, stop=place)
     return columns.end[buffer] <= place and hold_dead(recompute, drops, buffer, place)
 
 
@@ -121,4 +121,4 @@ def _end_one(recompute: RecomputeProblem, drops: RecomputeState, random: I64) ->
 def _move_end(recompute: RecomputeProblem, drops: RecomputeState, piece: int, random: I64) -> bool:
     """Hold a piece until another replay: one after its start, drawn among the next."""
     value, start = drops.choice.piece_value[piece], drops.choice.piece_start[piece]
-    return release(recompute, drops, piece) and _hold_for_later(recompute, drops, value, start, random)
+    return release(recompute, drops, piece) and _hold_for_later(recompute, drops, value, start, random=random)

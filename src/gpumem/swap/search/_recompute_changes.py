@@ -58,7 +58,8 @@ def drop(recompute: RecomputeProblem, drops: RecomputeState, gap: int, place: in
     _count_dropped(recompute, drops, gap, -1)
     drops.targets[old] -= old > 0
     drops.targets[place] += place > 0
-    return _replay_again(recompute, drops, Change(recompute.columns.buffer[gap], after, max(old, place), old, place))
+    change = Change(recompute.columns.buffer[gap], after, max(old, place), place=old, other_place=place)
+    return _replay_again(recompute, drops, change)
 
 
 @jit
@@ -71,7 +72,7 @@ def drop_later(recompute: RecomputeProblem, drops: RecomputeState, gap: int, pla
     choice.drop_at[gap] = place
     _count_dropped(recompute, drops, gap, -1)
     buffer, after = recompute.columns.buffer[gap], recompute.columns.after[gap]
-    return _replay_again(recompute, drops, Change(buffer, after, max(old, place), 0, 0))
+    return _replay_again(recompute, drops, Change(buffer, after, max(old, place), place=0, other_place=0))
 
 
 @jit
@@ -83,7 +84,7 @@ def hold_dead(recompute: RecomputeProblem, drops: RecomputeState, buffer: int, u
     _count_held(drops, buffer, end, old, sign=-1)
     _count_held(drops, buffer, end, until, sign=1)
     drops.choice.held_until[buffer] = until
-    return _replay_again(recompute, drops, Change(buffer, end - 1, max(old, until), 0, 0))
+    return _replay_again(recompute, drops, Change(buffer, end - 1, max(old, until), place=0, other_place=0))
 
 
 @jit
@@ -105,7 +106,7 @@ def hold(recompute: RecomputeProblem, drops: RecomputeState, value: int, start: 
     choice.pieces[0] = piece + 1
     _count_held(drops, buffer, start, stop, sign=1)
     drops.targets[start] += 1
-    return _replay_again(recompute, drops, Change(buffer, start - 1, stop, start, 0))
+    return _replay_again(recompute, drops, Change(buffer, start - 1, stop, place=start, other_place=0))
 
 
 @jit
@@ -118,7 +119,7 @@ def release(recompute: RecomputeProblem, drops: RecomputeState, piece: int) -> b
     choice.piece_stop[piece], choice.pieces[0] = choice.piece_stop[last], last
     _count_held(drops, buffer, start, stop, sign=-1)
     drops.targets[start] -= 1
-    return _replay_again(recompute, drops, Change(buffer, start - 1, stop, start, 0))
+    return _replay_again(recompute, drops, Change(buffer, start - 1, stop, place=start, other_place=0))
 
 
 @jit
@@ -127,7 +128,7 @@ def switch_variant(recompute: RecomputeProblem, drops: RecomputeState, row: int,
     op, workspace = recompute.variants.op[row], recompute.variants.workspace[row]
     _run_by(recompute, drops, row, variant)
     # The op is a source of replays behind it only; those that run it have its workspace marked.
-    return _replay_again(recompute, drops, Change(workspace, op, len(drops.added_ns), 0, 0))
+    return _replay_again(recompute, drops, Change(workspace, op, len(drops.added_ns), place=0, other_place=0))
 
 
 @inner
@@ -231,7 +232,7 @@ def _replay(recompute: RecomputeProblem, drops: RecomputeState, place: int) -> b
     """Find what the replay at a place runs, takes and reads."""
     columns, held_until = recompute.columns, drops.choice.held_until
     off_device, pieces = on_device(recompute, drops.choice, place)
-    ops, targets = replay_ops(recompute, drops, place, off_device, pieces)
+    ops, targets = replay_ops(recompute, drops, place, off_device=off_device, pieces=pieces)
     if not len(targets):
         return False
     first, last = np.full(len(columns.holder), -1), np.full(len(columns.holder), -1)
@@ -240,7 +241,7 @@ def _replay(recompute: RecomputeProblem, drops: RecomputeState, place: int) -> b
         columns, drops.size, drops.duration, targets, place, off_device, held_until, pieces, ops, first, last, scratch
     )
     _, buffer, version = sources(columns.origins, ops, place, off_device, held_until, pieces)
-    return _log_reads(recompute, drops, place, ops, Reads(buffer, version))
+    return _log_reads(recompute, drops, place, ops, reads=Reads(buffer, version))
 
 
 @inner

@@ -78,7 +78,7 @@ def anneal(  # noqa: PLR0917  compiled: no keyword-only parameters
     copy_drops(recompute, saved.drops, state.drops)
     may_wait, step = schedule.stall_budget > 0, 0
     while step < schedule.steps:
-        current = _record(state, best, limits, current, schedule)
+        current = _record(state, best, limits, current, schedule=schedule)
         if limits[BEST_LIMIT] <= limits[GOAL] and limits[BEST_DELAY] == 0:
             return step
 

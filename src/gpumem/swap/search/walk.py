@@ -276,7 +276,9 @@ class Walk:
         rate = recompute_rate if len(self.recompute.droppable) + len(self.choices) else 0
         for chunk in work.each(range(chunks)):
             hotter, colder = (hot * (cold / hot) ** (part / chunks) for part in (chunk, chunk + 1))
-            schedule = Schedule(steps, hotter, colder, stall_budget, delay_weight, recompute_rate=rate)
+            schedule = Schedule(
+                steps, hotter, colder, stall_budget=stall_budget, delay_weight=delay_weight, recompute_rate=rate
+            )
             where = (self.state, self.recompute, saved, self.best, self.limits)
             with self.pace.timed(self.cost) as taken:
                 done = taken[0] = anneal(*where, schedule, random)
