@@ -103,8 +103,8 @@ def lowest(
             return self.reached
 
     monkeypatch.setattr(planner, "Walk", Walk)
-    found: tuple[Plan, int] = planner.lowest(line(), SLOW_LINK, stall=stall)
-    return found
+    plan, limit = planner.lowest(line(), SLOW_LINK, stall=stall)
+    return plan, limit
 
 
 def test_the_lowest_limit_is_that_of_a_plan_which_the_simulation_finds_cheap_enough(

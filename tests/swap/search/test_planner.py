@@ -133,18 +133,18 @@ def test_an_effort_that_is_none_is_refused(wrong: dict[str, float]) -> None:
 @pytest.mark.jit
 def test_time_up_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = bundled("vgg16")
-    told: list[str] = []
+    texts: list[str] = []
     limit, moment = trace.peak_load * 55 // 100, 0.0
 
     def hear(text: str) -> None:
         nonlocal moment
-        told.append(text)
+        texts.append(text)
         moment = 0.0 if text == "published planners" else 2.0  # up with the first step of annealing
 
     monkeypatch.setattr(work, "now", lambda: moment)
     plan = search(trace, GTX, limit, recompute=False, seconds=1.0, progress=hear)
     check_plan(trace, GTX, plan, limit)
-    assert told[0] == "published planners" and len(told) == 2 and "% of the peak" in told[-1]
+    assert texts[0] == "published planners" and len(texts) == 2 and "% of the peak" in texts[-1]
     drops = Walk(Instance.of(trace, GTX, limit), 1.0, 0).drops
     assert np.all(np.diff(drops.points[: drops.used[POINTS]]) > 0)
 
@@ -180,8 +180,8 @@ def test_the_search_is_never_worse_than_what_it_starts_from(data: st.DataObject)
         assert others[0] is None
         return
     check_variants(trace, target, plan, limit)
-    found = time(lambda *_: plan)
-    assert found is not None and (others[0] is None or found <= others[0])
+    reached = time(lambda *_: plan)
+    assert reached is not None and (others[0] is None or reached <= others[0])
     try:
         start = known(trace, target, limit)
     except NotReached:
@@ -209,9 +209,11 @@ def test_a_search_of_any_effort_is_at_or_below_all_that_it_asks(data: st.DataObj
     some = (*CHEAP, *MORE, *((PROGRAM,) if trace.n <= SMALL and recompute else ()))
     for effort, asked in ((1e-6, CHEAP), (0.1 + 1e-6, some), (0.25 + 1e-6, (*some, *SLOW))):
         with patched(WORK=1.0):  # planners by the effort, hardly any annealing
-            found = makespan(trace, target, limit, partial(search, effort=effort, recompute=recompute, algorithms=None))
-        ways = asked if recompute else [p.with_known({"recompute": False}) for p in asked if p not in SLOW]
-        assert found <= min(makespan(trace, target, limit, way) for way in (*ways, *SWAPPING))
+            reached = makespan(
+                trace, target, limit, partial(search, effort=effort, recompute=recompute, algorithms=None)
+            )
+        planners_asked = asked if recompute else [p.with_known({"recompute": False}) for p in asked if p not in SLOW]
+        assert reached <= min(makespan(trace, target, limit, planner) for planner in (*planners_asked, *SWAPPING))
 
 
 @contextmanager
@@ -232,16 +234,16 @@ def test_on_shared_traces_too(path: Path, recompute: bool) -> None:
     limit = max(trace.peak_load * 6 // 10, floor(trace)[1])
     asked = planners(trace, 0.1, recompute=recompute)
     with patched(WORK=1.0):
-        found = makespan(trace, GTX, limit, partial(search, effort=0.1, recompute=recompute, algorithms={}))
-    assert found <= min(makespan(trace, GTX, limit, way) for way in asked)
+        reached = makespan(trace, GTX, limit, partial(search, effort=0.1, recompute=recompute, algorithms={}))
+    assert reached <= min(makespan(trace, GTX, limit, planner) for planner in asked)
 
 
 @pytest.mark.jit
 def test_a_plan_without_overhead_ends_the_search() -> None:
-    trace, told = bundled("vgg16"), list[str]()
+    trace, texts = bundled("vgg16"), list[str]()
     limit = trace.peak_load * 97 // 100
-    plan = search(trace, GTX, limit, progress=told.append)
-    assert told == ["published planners"] and overhead(trace, GTX, plan, limit) == 0
+    plan = search(trace, GTX, limit, progress=texts.append)
+    assert texts == ["published planners"] and overhead(trace, GTX, plan, limit) == 0
 
 
 def test_who_is_slow_does_not_take_the_time_of_who_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,8 +286,8 @@ def test_cut_short_a_search_has_what_the_cheap_ones_have(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(work, "now", lambda: moment)
     monkeypatch.setattr(multistart, "SWAPPING", (slow,))
-    found = makespan(trace, GTX, limit, partial(search, seconds=1.0))
-    assert found <= min(makespan(trace, GTX, limit, way) for way in CHEAP) < FAR
+    reached = makespan(trace, GTX, limit, partial(search, seconds=1.0))
+    assert reached <= min(makespan(trace, GTX, limit, planner) for planner in CHEAP) < FAR
 
 
 @pytest.mark.jit

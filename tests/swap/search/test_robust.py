@@ -1,4 +1,4 @@
-"""Plans for durations that may be off: within the limit, no dearer than told, and better where they are off."""
+"""Plans for durations that may be off: within the limit, no dearer than a price, and better where they are off."""
 
 from __future__ import annotations
 

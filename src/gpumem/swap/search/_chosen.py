@@ -11,9 +11,9 @@ from gpumem.swap.search._recompute_state import PIECES, RecomputeChoice, Recompu
 
 
 def choice_of(recompute: RecomputeProblem, rows: Mapping[tuple[int, int], int], plan: Plan) -> RecomputeChoice:
-    """Return what a plan drops and holds, as far as a search can say it; `rows`: of gaps, by buffer and first access.
+    """Return what a plan drops and holds, as far as a state can; `rows`: of gaps, by buffer and first access.
 
-    It cannot say of a value that it stays as it was before its last change in place.
+    It cannot hold a value as it was before its last change in place.
     """
     choice, columns = RecomputeChoice.of(recompute), recompute.columns
     for drop in (decision for decision in plan.decisions if isinstance(decision, Recompute)):

@@ -8,7 +8,7 @@ from gpumem.swap.search._evaluate import State, evaluate
 from gpumem.trace import I64
 
 GREEDY_STEP = 0.995  # by which a limit that is kept to is lowered; not tuned
-CURRENT, KEPT = range(2)  # of the limits: the one to keep to now, and the lowest that was kept to
+CURRENT, KEPT = range(2)  # of the limits: the one to reach now, and the lowest that was reached
 
 
 @jit

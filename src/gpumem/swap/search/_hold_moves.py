@@ -15,7 +15,7 @@ END, MOVE_END, HOLD_KINDS = 0, 1, 8
 
 @jit
 def change_holds(recompute: RecomputeProblem, drops: RecomputeState, random: I64) -> bool:
-    """Hold something for a replay, for longer or shorter, or no longer; False as the changes say it."""
+    """Hold something for a replay, for longer or shorter, or no longer; False as the changes return it."""
     kind = draw(random, HOLD_KINDS)
     if not len(recompute.droppable):
         return False

@@ -1,4 +1,4 @@
-"""Steps over drops: a value recomputed, kept, swapped instead, or recomputed elsewhere; an op by another variant."""
+"""Steps over drops: recompute a value, keep it, swap it instead, or recompute it elsewhere; switch a variant."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MARKS = 256
 PIECES = (
     4096  # values that can be held beside their buffers; DTR's plans of its own eight logs have up to some hundreds
 )
-READS = 64  # entries of `reads` for each read of the trace: room for so many replays of everything; not tuned
+READS = 64  # entries of `reads` for each read of the trace: space for so many replays of everything; not tuned
 POINTS, LOGGED = range(2)  # in `RecomputeState.used`: points, and entries of `reads`
 
 
@@ -70,7 +70,7 @@ class RecomputeProblem(NamedTuple):
 
 
 class RecomputeChoice(NamedTuple):
-    """What a state is, apart from what is swapped, and all that a plan says of it."""
+    """What a state is, apart from what is swapped, and all that a plan records of it."""
 
     recompute_at: I64  # m: before which op each gap is recomputed; 0 where it is not dropped
     drop_at: I64  # m: before which op it is dropped, if that is later than right after its access; else 0

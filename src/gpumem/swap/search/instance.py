@@ -21,7 +21,7 @@ from gpumem.swap.search._recompute_state import RecomputeProblem
 from gpumem.trace import F64, I64, Bool, Trace
 
 SHARED = 8  # how many times the best plan's spare time a gap's replay may take, if others share it; not tuned
-SMALLEST = 2e-4  # of the peak live bytes: smaller gaps are not looked at; not tuned
+SMALLEST = 2e-4  # of the peak live bytes: smaller gaps are left out; not tuned
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ class Instance:
         """
         choices = choices_of(trace, machine, algorithms, plan) if recompute else ()
         as_recorded = recorded(trace, machine, [variants[0].op for variants in choices])
-        swap_problem, recompute_problem, kept = problem(
+        swap_problem, recompute_problem, candidates = problem(
             trace, machine, goal, placed=placed, recompute=recompute, plan=plan, choices=choices, least=least
         )
         columns = recompute_problem.columns
@@ -72,7 +72,7 @@ class Instance:
             as_recorded,
             problem=swap_problem,
             recompute=recompute_problem,
-            windows=kept,
+            windows=candidates,
             tails=held_until,
         )
 
@@ -94,70 +94,74 @@ def problem(
     begin = np.maximum.accumulate(line.start)
     # Costs are parts of a period: one of no time counts as 1 ns.
     end, period = np.maximum(line.end, begin), max(line.makespan, 1)
-    # Whatever its size and its time, a gap of the plan to start from is in: or the plan could not be said here.
+    # Whatever its size and its time, a gap of the plan to start from is in: or no state would stand for the plan.
     decisions = () if plan is None else plan.decisions
     planned = {(d.buffer, d.after) for d in decisions if isinstance(d, Swap | Recompute)}
-    kept = windows(trace, machine)
-    kept = kept.where((kept.size >= SMALLEST * trace.peak_load) | _in_plan(kept, planned, ops))
-    lasts = begin[kept.before % ops] - end[kept.after % ops] + (kept.before // ops - kept.after // ops) * period
-    useful = _useful(kept, lasts, trace, goal) | _in_plan(kept, planned, ops)
-    last_place, worth = np.zeros(len(kept), np.int64), np.zeros(len(kept))
+    candidates = windows(trace, machine)
+    candidates = candidates.where((candidates.size >= SMALLEST * trace.peak_load) | _in_plan(candidates, planned, ops))
+    lasts = (
+        begin[candidates.before % ops]
+        - end[candidates.after % ops]
+        + (candidates.before // ops - candidates.after // ops) * period
+    )
+    useful = _useful(candidates, lasts, trace, goal) | _in_plan(candidates, planned, ops)
+    last_place, worth = np.zeros(len(candidates), np.int64), np.zeros(len(candidates))
     if recompute:
-        most = np.where(_in_plan(kept, planned, ops), FAR, _longest(trace, machine, least))
-        last_place, worth = _recomputable(trace, machine, kept, most)
+        most = np.where(_in_plan(candidates, planned, ops), FAR, _longest(trace, machine, least))
+        last_place, worth = _recomputable(trace, machine, candidates, most)
     either = useful | (last_place > 0)
-    kept, last_place, worth = kept.where(either), last_place[either], worth[either]
-    _, first, value, count = np.unique(kept.value, return_index=True, return_inverse=True, return_counts=True)
+    candidates, last_place, worth = candidates.where(either), last_place[either], worth[either]
+    _, first, value, count = np.unique(candidates.value, return_index=True, return_inverse=True, return_counts=True)
     hosted = at_places(trace, host=True)
     swap_problem = SwapProblem(
         begin=begin,
         end=end,
-        after=kept.after % ops,
-        after_iteration=kept.after // ops,
-        before=kept.before % ops,
-        before_iteration=kept.before // ops,
-        size=kept.size,
-        out_ns=kept.out_ns,
-        in_ns=kept.in_ns,
+        after=candidates.after % ops,
+        after_iteration=candidates.after // ops,
+        before=candidates.before % ops,
+        before_iteration=candidates.before // ops,
+        size=candidates.size,
+        out_ns=candidates.out_ns,
+        in_ns=candidates.in_ns,
         value=value,
         first=first,
         last=first + count,
         period=period,
         duplex=machine.duplex,
-        constant=kept.constant,
+        constant=candidates.constant,
         hosted=hosted,
-        pinned=machine.pinned if kept.size[first].sum() + hosted.max() > machine.pinned else -1,
+        pinned=machine.pinned if candidates.size[first].sum() + hosted.max() > machine.pinned else -1,
         placed=placed,
     )
-    columns = MadeAgain.of(trace, machine.durations(trace), _within(kept, ops), barred(trace, machine))
+    columns = MadeAgain.of(trace, machine.durations(trace), _within(candidates, ops), barred(trace, machine))
     recompute_problem = RecomputeProblem.of(
-        columns, Variants.of(trace, choices), kept, last_place=last_place, worth=worth, goal=goal
+        columns, Variants.of(trace, choices), candidates, last_place=last_place, worth=worth, goal=goal
     )
-    return swap_problem, recompute_problem, kept
+    return swap_problem, recompute_problem, candidates
 
 
-def _in_plan(kept: Windows, planned: set[tuple[int, int]], ops: int) -> Bool:
+def _in_plan(candidates: Windows, planned: set[tuple[int, int]], ops: int) -> Bool:
     """Which gaps are among those of a plan, by buffer and first access."""
-    rows, inside = kept.rows(ops), np.zeros(len(kept), np.bool_)
+    rows, inside = candidates.rows(ops), np.zeros(len(candidates), np.bool_)
     inside[[rows[key] for key in planned if key in rows]] = True
     return inside
 
 
-def _useful(kept: Windows, lasts: I64, trace: Trace, goal: int) -> Bool:
+def _useful(candidates: Windows, lasts: I64, trace: Trace, goal: int) -> Bool:
     """Which gaps are worth a look: those that last longer than the copy back; all, where these do not get to the goal.
 
     `lasts`, int64[m]: ns between the two accesses. A gap that is shorter makes an op wait each time. With all of them
     in it annealing has twice the gaps to draw from: VGG16 at 40 %, an effort of 0.05: 8.1 % instead of 7.1.
     """
-    long: Bool = lasts > kept.in_ns
-    off_device = around(kept.after[long] + 1, kept.before[long], kept.size[long], trace.n)
-    return long if (trace.load() - off_device).max() <= goal else np.ones(len(kept), np.bool_)
+    long: Bool = lasts > candidates.in_ns
+    off_device = around(candidates.after[long] + 1, candidates.before[long], candidates.size[long], trace.n)
+    return long if (trace.load() - off_device).max() <= goal else np.ones(len(candidates), np.bool_)
 
 
-def _within(kept: Windows, ops: int) -> Spans:
+def _within(candidates: Windows, ops: int) -> Spans:
     """The gaps, as the iteration counts."""
-    before_this = kept.after // ops * ops
-    return Spans(kept.buffer, kept.after - before_this, kept.before - before_this)
+    before_this = candidates.after // ops * ops
+    return Spans(candidates.buffer, candidates.after - before_this, candidates.before - before_this)
 
 
 def _longest(trace: Trace, machine: Machine, least: int) -> int:
@@ -174,12 +178,12 @@ def _longest(trace: Trace, machine: Machine, least: int) -> int:
     return SHARED * max(least - int(machine.durations(trace)[computes].sum()), 0)
 
 
-def _recomputable(trace: Trace, machine: Machine, kept: Windows, most: I64) -> tuple[I64, F64]:
+def _recomputable(trace: Trace, machine: Machine, candidates: Windows, most: I64) -> tuple[I64, F64]:
     """The last place at which each gap's value can be recomputed, 0 where it cannot, and the bytes for a ns of that."""
     all_gaps, ops = gaps(trace), trace.n
     row_of = all_gaps.rows(ops)
-    keys = zip(kept.buffer.tolist(), (kept.after % ops).tolist())
+    keys = zip(candidates.buffer.tolist(), (candidates.after % ops).tolist())
     rows = np.array([row_of[key] for key in keys], np.int64)
     replays = recomputable(trace, machine, all_gaps.where(rows), most=most)
-    possible = (replays.ops.sums(barred(trace, machine)) == 0) & (replays.until > kept.after % ops + 1)
-    return np.where(possible, replays.until, 0), kept.size / np.maximum(replays.cost_ns, 1)
+    possible = (replays.ops.sums(barred(trace, machine)) == 0) & (replays.until > candidates.after % ops + 1)
+    return np.where(possible, replays.until, 0), candidates.size / np.maximum(replays.cost_ns, 1)

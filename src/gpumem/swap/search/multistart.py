@@ -69,8 +69,9 @@ RECOMPUTING: tuple[Planner, ...] = (Dtr(),)
 # On more than `SMALL` ops asked only while the best plan swaps nothing: where copies pay they take time for nothing.
 # DenseNet at 40 %, 10 s: the first took 8 of them, for a plan at 49 % where Capuchin has 9 and the search 8.
 SLOW: tuple[Planner, ...] = (Checkpoint(), Dtr(heuristic="dtr"), Dtr(heuristic="msps"))
-# Of random steps with 20 to 90 ops these beat annealing in a third, at 5 % above the floor. The first takes a second,
-# the other 1 to 20: it is asked only where a time is given, since what it has by then is not the same each time.
+# Of random steps with 20 to 90 ops these beat annealing in a third, at 5 % above the lowest possible limit. The first
+# takes a second, the other 1 to 20: it is asked only where a time is given, since what it has by then is not the same
+# each time.
 PROGRAM, EXACT = Mosos(kind="str"), Ilp()
 SMALL = 100  # ops; on longer traces they take longer than annealing does; not tuned further
 
@@ -149,7 +150,7 @@ def start_from_drops(
     walk.drop_greedily(int(multiple * walk.goal), int(TRIES * walk.effort / max(walk.trace.n, 1)))
     if work.over() or not walk.trim_holds():  # half of the drops are no start
         return False
-    # Each op and buffer its own origin, so that those of the plan's trace say which of this one they are.
+    # Each op and buffer is its own origin, which those of the plan's trace refer to.
     bare = replace(
         walk.trace,
         buffers=replace(walk.trace.buffers, of=np.arange(len(walk.trace.buffers))),
@@ -203,7 +204,7 @@ class Race:
     def run(self, greedy: bool) -> None:
         """Anneal from the best plans, and, if `greedy`, from values dropped greedily."""
         ranked = [self.known[makespan] for makespan in sorted(self.known) if makespan < FAR]
-        # The slowest too: where nothing overlaps, a state can say what the plan does, and annealing has a way down.
+        # The slowest too: where nothing overlaps, a state stands for the plan, and annealing can go down from it.
         plans = ranked[:BEST] + ranked[BEST:][-1:]
         with work.part(share=SETTING_OUT):
             walks = list(work.each(self._starts(plans, greedy)))

@@ -155,7 +155,7 @@ class Walk:
         return self.anneal(share, stall_budget=0, hot=HOT, cold=COLD)
 
     def from_plan(self, plan: Plan, line: Timeline) -> bool:
-        """Start from a plan for the goal, with the stalls that it has in `line`; False where it cannot be said here."""
+        """Start from a plan for the goal, with the stalls that it has in `line`; False where no state stands for it."""
         variants = self.recorded | {d.op: d for d in plan.decisions if isinstance(d, Variant) and d.at == -1}
         choice = choice_of(self.recompute, self.windows.rows(self.trace.n), plan)
         choice.variant[:] = self.choose_variants(lambda row: row.index(variants[row[0].op]))
