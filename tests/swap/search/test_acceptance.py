@@ -87,7 +87,7 @@ def test_what_costs_less_is_kept_and_what_costs_more_is_undone() -> None:
 
 def test_swaps_are_undone() -> None:
     def select(state: State, *_: object) -> None:
-        state.swaps.selected[0], state.swaps.payer[0], state.swaps.count[:] = True, 0, 1
+        state.swaps.selected[0], state.swaps.payer[0], state.swaps.lengths[:] = True, 0, 1
         state.swaps.outs[0] = state.swaps.ins[0] = 1
 
     walk = walk_to(20)
@@ -95,7 +95,7 @@ def test_swaps_are_undone() -> None:
     anneal(scripted(lambda state, limit: (float(state.swaps.selected[0]), 1), change_swaps=select), walk, 2)
     for column, old in zip(walk.state.swaps[:2], before[:2]):
         np.testing.assert_array_equal(column, old)
-    assert not walk.state.swaps.count.any()
+    assert not walk.state.swaps.lengths.any()
 
 
 def recompute_longer(possible: bool) -> Callable[..., bool]:

@@ -71,7 +71,7 @@ def drawn_state(data: st.DataObject, trace: Trace, target: Machine) -> tuple[Sta
     assume(len(windows))
     for gap in data.draw(st.lists(st.integers(0, len(windows) - 1), max_size=6, unique=True)):
         toggle(swap_problem, drops, swaps, gap)
-    for order, count in ((swaps.outs, swaps.count[OUT]), (swaps.ins, swaps.count[IN])):
+    for order, count in ((swaps.outs, swaps.lengths[OUT]), (swaps.ins, swaps.lengths[IN])):
         if count > 1 and data.draw(st.booleans()):
             order[:count] = data.draw(st.permutations(order[:count].tolist()))
     state = State(swap_problem, drops, swaps, Evaluation.of(swap_problem))
@@ -122,7 +122,7 @@ def test_the_live_bytes_are_those_of_every_nanosecond(data: st.DataObject) -> No
     times, drops, swaps = state.times, state.drops, state.swaps
     excess = evaluate(state, 1)[1]
     used, useless = np.zeros(int(times.period[0]), np.int64), False
-    for gap in swaps.ins[: swaps.count[IN]].tolist():
+    for gap in swaps.ins[: swaps.lengths[IN]].tolist():
         leaves, back = off_device(state, gap)
         left = leaves if times.kind[gap] == COPIED else times.out_end[gap]
         assert (times.kind[gap] == USELESS) == (back <= left)
@@ -241,7 +241,7 @@ def test_a_copy_that_ends_gives_way_to_one_that_starts_then() -> None:
     state = swap_all(constants(1, workspace=8))
     swaps, times, drops = state.swaps, state.times, state.drops
     times.begin[:], times.period[0] = [0, 0, 10, 10, 20, 20], 50
-    drops.occupied[:], times.kind[:], swaps.count[:] = 16, COPIED, 2
+    drops.occupied[:], times.kind[:], swaps.lengths[:] = 16, COPIED, 2
     times.freed[:] = times.freed_early[:] = 0
     swaps.outs[:2], swaps.ins[:2] = [0, 1], [1, 0]
     times.out_end[:2], times.in_start[:2] = [25, 49], [49, 25]
@@ -273,10 +273,10 @@ def test_no_link_copies_twice_at_a_time(data: st.DataObject) -> None:
     problem, swaps, times = state.problem, state.swaps, state.times
     assume(evaluate(state, trace.peak_load)[1] == 0)
     busy = np.zeros((2, int(times.period[0])), np.int64)
-    for gap in swaps.outs[: swaps.count[OUT]].tolist():
+    for gap in swaps.outs[: swaps.lengths[OUT]].tolist():
         for moment in range(times.out_end[gap] - problem.out_ns[gap], times.out_end[gap]):
             busy[OUT, moment % len(busy[OUT])] += 1
-    for gap in swaps.ins[: swaps.count[IN]].tolist():
+    for gap in swaps.ins[: swaps.lengths[IN]].tolist():
         for moment in range(times.in_start[gap], times.in_start[gap] + problem.in_ns[gap]):
             busy[IN, moment % len(busy[IN])] += 1
     assert (busy if target.duplex else busy.sum(axis=0)).max() <= 1

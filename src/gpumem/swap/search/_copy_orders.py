@@ -40,22 +40,22 @@ def toggle(problem: SwapProblem, drops: RecomputeState, swaps: SwapState, gap: i
     payer = _payer(problem, swaps, value)
     if payer != payer_before:
         if payer_before >= 0:
-            swaps.count[OUT] = remove(swaps.outs, swaps.count[OUT], payer_before)
+            swaps.lengths[OUT] = remove(swaps.outs, swaps.lengths[OUT], payer_before)
         if payer >= 0:
-            swaps.count[OUT] = insert(swaps.outs, swaps.count[OUT], payer, Key(problem.end, problem.after, 1))
+            swaps.lengths[OUT] = insert(swaps.outs, swaps.lengths[OUT], payer, Key(problem.end, problem.after, 1))
         for other in range(problem.first[value], problem.last[value]):
             swaps.payer[other] = payer
     if swaps.selected[gap]:
-        swaps.count[IN] = insert(swaps.ins, swaps.count[IN], gap, Key(problem.begin, drops.due, 2))
+        swaps.lengths[IN] = insert(swaps.ins, swaps.lengths[IN], gap, Key(problem.begin, drops.due, 2))
     else:
-        swaps.count[IN] = remove(swaps.ins, swaps.count[IN], gap)
+        swaps.lengths[IN] = remove(swaps.ins, swaps.lengths[IN], gap)
 
 
 @inner
 def reorder(problem: SwapProblem, drops: RecomputeState, swaps: SwapState, gap: int) -> None:
     """Sort a copy-in anew, whose gap has another deadline now."""
-    count = remove(swaps.ins, swaps.count[IN], gap)
-    swaps.count[IN] = insert(swaps.ins, count, gap, Key(problem.begin, drops.due, 2))
+    count = remove(swaps.ins, swaps.lengths[IN], gap)
+    swaps.lengths[IN] = insert(swaps.ins, count, gap, Key(problem.begin, drops.due, 2))
 
 
 @inner

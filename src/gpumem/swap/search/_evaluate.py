@@ -33,7 +33,7 @@ FAR = 2**60  # ns or bytes: beyond all times and sizes, and twice it is still an
 # Of a second of engine time in each second of an iteration, in units of cost: it breaks ties in favour of the plan that
 # copies less. Not tuned.
 ENGINE_COST = 1e-3
-OUT, IN = range(2)  # the engines, in `SwapState.count`
+OUT, IN = range(2)  # the engines, in `SwapState.lengths`
 COPIED, CLEAN, LATE, USELESS = range(4)  # what a swapped gap is good for
 
 
@@ -65,9 +65,9 @@ class SwapState(NamedTuple):
 
     selected: Bool  # m
     payer: I64  # m: the gap that copies the value out, -1 where none has to
-    outs: I64  # m: gaps in the order of their copies out, `count[OUT]` of them
-    ins: I64  # m: gaps in the order of their copies in, `count[IN]` of them
-    count: I64  # 2
+    outs: I64  # m: gaps in the order of their copies out, `lengths[OUT]` of them
+    ins: I64  # m: gaps in the order of their copies in, `lengths[IN]` of them
+    lengths: I64  # 2: of both orders
     stall: I64  # n: ns
 
     @classmethod
@@ -80,7 +80,7 @@ class SwapState(NamedTuple):
             payer=np.full(gaps, -1),
             outs=outs,
             ins=ins,
-            count=np.zeros(2, np.int64),
+            lengths=np.zeros(2, np.int64),
             stall=np.zeros(ops, np.int64),
         )
 
@@ -184,9 +184,9 @@ def evaluate(state: State, limit: int) -> tuple[float, int]:
     useless, off_device = _classify(state, limit)
     total, worst = _follow_live_bytes(state, off_device, limit)
     engine_ns = 0
-    for turn in range(swaps.count[OUT]):
+    for turn in range(swaps.lengths[OUT]):
         engine_ns += problem.out_ns[swaps.outs[turn]]
-    for turn in range(swaps.count[IN]):
+    for turn in range(swaps.lengths[IN]):
         engine_ns += problem.in_ns[swaps.ins[turn]]
     host = host_excess(problem, swaps, times) if problem.pinned >= 0 else 0
     # The mean over all points guides towards the limit, the largest excess finishes the last of them.
@@ -206,7 +206,7 @@ def _copy_in_late(state: State) -> None:
     period, clock = times.period[0], FAR
     ins, closes, in_start, in_ns = swaps.ins, times.closes, times.in_start, problem.in_ns
     for _ in range(2):
-        for turn in range(swaps.count[IN] - 1, -1, -1):
+        for turn in range(swaps.lengths[IN] - 1, -1, -1):
             gap = ins[turn]
             due = _on_circle(closes[gap] - 1, period) + 1
             clock = min(clock, due) - in_ns[gap]
@@ -221,12 +221,12 @@ def _copy_out_early(state: State) -> None:
     Half duplex: each in the first hole between copies in that is long enough.
     """
     problem, swaps, times = state.problem, state.swaps, state.times
-    period, clock, count = times.period[0], -FAR, 0 if problem.duplex else swaps.count[IN]
+    period, clock, count = times.period[0], -FAR, 0 if problem.duplex else swaps.lengths[IN]
     outs, ins, out_ns, in_ns = swaps.outs, swaps.ins, problem.out_ns, problem.in_ns
     opens, closes, out_end, in_start = times.opens, times.closes, times.out_end, times.in_start
     for _ in range(2):
         hole = -count  # copies in of the iteration before come first
-        for turn in range(swaps.count[OUT]):
+        for turn in range(swaps.lengths[OUT]):
             gap = outs[turn]
             ready = _on_circle(opens[gap], period)
             clock = max(clock, ready)
@@ -248,7 +248,7 @@ def _start_with_ops(state: State) -> None:
     """Count each buffer from the start of the op in which its copy-in starts."""
     swaps, times = state.swaps, state.times
     period = times.period[0]
-    for turn in range(swaps.count[IN]):
+    for turn in range(swaps.lengths[IN]):
         gap = swaps.ins[turn]
         time = _on_circle(times.in_start[gap], period)
         begun = np.searchsorted(times.begin, time, side="right")
@@ -266,7 +266,7 @@ def _classify(state: State, limit: int) -> tuple[float, int]:
     points, stall, added_ns, count = drops.points, swaps.stall, drops.added_ns, drops.used[POINTS]
     for point in range(count + 1):
         freed[point], freed_early[point] = 0, 0
-    for turn in range(swaps.count[IN]):
+    for turn in range(swaps.lengths[IN]):
         gap = ins[turn]
         payer = payers[gap]
         kind[gap] = COPIED
@@ -316,7 +316,7 @@ def _lay_round_circle(state: State, engine: int) -> None:
     gives its bytes back to the iteration that begins, one that starts takes them from the iteration that ends.
     """
     swaps, times, bytes_ = state.swaps, state.times, state.problem.size
-    period, kind, count = times.period[0], times.kind, swaps.count[engine]
+    period, kind, count = times.period[0], times.kind, swaps.lengths[engine]
     if engine == OUT:
         order, when, origin, time, size = swaps.outs, times.out_end, 0, times.out_time, times.out_size
     else:
@@ -340,7 +340,7 @@ def _follow_live_bytes(state: State, off_device: int, limit: int) -> tuple[float
     is recomputed, what the op before it gave back is free.
     """
     drops, swaps, times = state.drops, state.swaps, state.times
-    period, out_count, in_count = times.period[0], swaps.count[OUT], swaps.count[IN]
+    period, out_count, in_count = times.period[0], swaps.lengths[OUT], swaps.lengths[IN]
     _lay_round_circle(state, OUT)
     _lay_round_circle(state, IN)
     out_time, out_size, in_time, in_size = times.out_time, times.out_size, times.in_time, times.in_size

@@ -70,8 +70,8 @@ def _drop_some(state: State, recompute: RecomputeProblem, random: I64) -> bool:
         possible = True
         if kind == 0:
             possible = _keep_one(recompute, drops, random)
-        elif kind == 1 and swaps.count[IN]:
-            toggle(problem, drops, swaps, swaps.ins[draw(random, swaps.count[IN])])
+        elif kind == 1 and swaps.lengths[IN]:
+            toggle(problem, drops, swaps, swaps.ins[draw(random, swaps.lengths[IN])])
         possible = possible and _drop_one_more(state, recompute, gap, random)
     return possible
 

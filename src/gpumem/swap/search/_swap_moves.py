@@ -28,19 +28,19 @@ def change_swaps(state: State, random: I64, stall_budget: int) -> None:
         retime(state)
     elif not gaps:
         return
-    elif kind < TOGGLE or not swaps.count[IN]:
+    elif kind < TOGGLE or not swaps.lengths[IN]:
         gap = draw(random, gaps)
         if not dropped[gap]:
             toggle(problem, drops, swaps, gap)
     elif kind < EXCHANGE:
-        gap, other = swaps.ins[draw(random, swaps.count[IN])], draw(random, gaps)
+        gap, other = swaps.ins[draw(random, swaps.lengths[IN])], draw(random, gaps)
         toggle(problem, drops, swaps, gap)
         if other != gap and not dropped[other]:
             toggle(problem, drops, swaps, other)
     elif kind < MOVE_OUT:
-        shift(swaps.outs, swaps.count[OUT], random)
+        shift(swaps.outs, swaps.lengths[OUT], random)
     else:
-        shift(swaps.ins, swaps.count[IN], random)
+        shift(swaps.ins, swaps.lengths[IN], random)
 
 
 @inner

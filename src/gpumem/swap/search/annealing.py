@@ -156,11 +156,11 @@ def copy_swaps(target: SwapState, source: SwapState, stalls: bool) -> None:
     """Copy one state into another; the stalls only where they can differ."""
     for gap in range(len(source.selected)):
         target.selected[gap], target.payer[gap] = source.selected[gap], source.payer[gap]
-    for engine in range(len(source.count)):
-        target.count[engine] = source.count[engine]
-    for turn in range(source.count[OUT]):
+    for engine in range(len(source.lengths)):
+        target.lengths[engine] = source.lengths[engine]
+    for turn in range(source.lengths[OUT]):
         target.outs[turn] = source.outs[turn]
-    for turn in range(source.count[IN]):
+    for turn in range(source.lengths[IN]):
         target.ins[turn] = source.ins[turn]
     if stalls:
         for op in range(len(source.stall)):

@@ -74,7 +74,7 @@ def swap_decisions(state: State, windows: Windows) -> list[Swap]:
     out = np.clip(op_times.ended(times.out_end - problem.out_ns), after, release - 1)
     _keep_apart(swaps, out, release, ops)
     out = np.where(swaps.payer == np.arange(len(windows)), out, after)
-    swapped = swaps.ins[: swaps.count[IN]]
+    swapped = swaps.ins[: swaps.lengths[IN]]
     swapped = swapped[times.kind[swapped] != USELESS]
     decisions = Swap.each(windows.where(swapped), release[swapped], prefetch[swapped], out[swapped])
     return [swap.within(ops) for swap in decisions]
@@ -83,8 +83,8 @@ def swap_decisions(state: State, windows: Windows) -> list[Swap]:
 def _keep_apart(swaps: SwapState, out: I64, release: I64, ops: int) -> None:
     """Issue copies out one op later where the order of the copies in, which breaks ties, would swap them."""
     rank = np.zeros(len(out), np.int64)
-    rank[swaps.ins[: swaps.count[IN]]] = np.arange(swaps.count[IN])
-    order = swaps.outs[: swaps.count[OUT]].tolist()
+    rank[swaps.ins[: swaps.lengths[IN]]] = np.arange(swaps.lengths[IN])
+    order = swaps.outs[: swaps.lengths[OUT]].tolist()
     for earlier, later in pairwise(order):
         ahead = (out[earlier] - out[later]) % ops
         # Half a circle or more is behind, not ahead.
@@ -177,7 +177,7 @@ class Walk:
             gap = rows.get((swap.buffer, swap.after), -1)
             if gap >= 0:
                 out[gap], back[gap] = swap.out, swap.prefetch - swap.before // ops * ops
-        for order, count, issued in zip((swaps.outs, swaps.ins), swaps.count[[OUT, IN]].tolist(), (out, back)):
+        for order, count, issued in zip((swaps.outs, swaps.ins), swaps.lengths[[OUT, IN]].tolist(), (out, back)):
             order[:count] = order[:count][np.argsort(issued[order[:count]], kind="stable")]
 
     def choose_variants(self, index: Callable[[list[Variant]], int]) -> I64:
