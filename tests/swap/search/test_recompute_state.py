@@ -283,6 +283,9 @@ def test_a_swapped_buffer_is_due_before_the_first_replay_that_reads_it(place: in
     assert drop(walk.recompute, walk.drops, gap_of(walk, C, 3), place)
     propagate(walk.recompute, walk.drops)
     assert walk.drops.due[gap_of(walk, A, 3)] == due
+    assert drop(walk.recompute, walk.drops, gap_of(walk, D, 3), 5)  # which reads it as well
+    propagate(walk.recompute, walk.drops)
+    assert walk.drops.due[gap_of(walk, A, 3)] == min(due, 2 * 5)
 
 
 def test_nothing_is_held_for_longer_than_replays_read_it() -> None:

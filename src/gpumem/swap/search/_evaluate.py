@@ -142,14 +142,8 @@ def retime(state: State) -> None:
     """Set the times of ops and accesses: a stall, a recomputation and a slower variant delay all that follows."""
     problem, drops, times = state.problem, state.drops, state.times
     # Columns by name: looked up in the tuples at every use, the loops take many times as long.
-    starts, ends, stall, added_ns, extra_ns = (
-        problem.begin,
-        problem.end,
-        state.swaps.stall,
-        drops.added_ns,
-        drops.extra_ns,
-    )
-    begin, end = times.begin, times.end
+    starts, ends, begin, end = problem.begin, problem.end, times.begin, times.end
+    stall, added_ns, extra_ns = state.swaps.stall, drops.added_ns, drops.extra_ns
     delay = 0
     for op in range(len(starts)):
         # What the op before gave back is free while this one waits; recomputations wait too, and nothing is free
@@ -344,14 +338,8 @@ def _follow_live_bytes(state: State, off_device: int, limit: int) -> tuple[float
     _lay_round_circle(state, OUT)
     _lay_round_circle(state, IN)
     out_time, out_size, in_time, in_size = times.out_time, times.out_size, times.in_time, times.in_size
-    points, occupied, begin, freed, freed_early = (
-        drops.points,
-        drops.occupied,
-        times.begin,
-        times.freed,
-        times.freed_early,
-    )
-    stall, added_ns = swaps.stall, drops.added_ns
+    points, occupied, stall, added_ns = drops.points, drops.occupied, swaps.stall, drops.added_ns
+    begin, freed, freed_early = times.begin, times.freed, times.freed_early
     total, worst, held, out_turn, in_turn, count = 0.0, 0, 0, 0, 0, drops.used[POINTS]
     for point in range(count + 1):
         now = begin[points[point]] if point < count else period

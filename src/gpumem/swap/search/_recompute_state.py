@@ -26,9 +26,8 @@ from gpumem.trace import F64, I64, Bool
 # Buffers that a replay touches are marked by their number modulo this: where two share a mark, a replay is found anew
 # that need not be, none is missed. Not tuned.
 MARKS = 256
-PIECES = (
-    4096  # values that can be held beside their buffers; DTR's plans of its own eight logs have up to some hundreds
-)
+# Values that can be held beside their buffers; DTR's plans of its own eight logs have up to some hundreds.
+PIECES = 4096
 READS = 64  # entries of `reads` for each read of the trace: space for so many replays of everything; not tuned
 POINTS, LOGGED = range(2)  # in `RecomputeState.used`: points, and entries of `reads`
 

@@ -25,9 +25,8 @@ from gpumem.trace import I64
 
 # Steps that one over drops counts for: replays are found anew and everything is copied. Not tuned.
 RECOMPUTE_STEPS = 4
-LIMIT, GOAL, BEST_LIMIT, BEST_DELAY = range(
-    4
-)  # of `limits`: bytes now, to reach, of the best state; and its ns of delay
+# Of `limits`: the bytes to keep to now, those to reach, and of the best state so far its limit and its ns of delay.
+LIMIT, GOAL, BEST_LIMIT, BEST_DELAY = range(4)
 
 
 class Schedule(NamedTuple):

@@ -30,7 +30,7 @@ GREEDY = 0.5  # of the work of an effort, at most, for the greedy start without 
 PLANNING = 0.97  # of the time; in the rest tails are kept that are not in the way: a few simulations, not tuned
 COSTLY = 0.5  # of the time that is left, for each of the planners that take long; not tuned
 WITHOUT_STALLS = 0.3  # of the time that is left, for the walk without stalls; not tuned
-# Shares of an effort for annealing without stalls: beside a race with recomputation, and beside one of swaps alone.
+# Of an effort, for annealing without stalls: before a race with recomputation, and before one of swaps; not tuned.
 MIXED, SWAPS_ALONE = 0.1, 0.4
 # Of an effort, what `lowest` takes without stalls, and then with a little; not tuned.
 LOWER, STALLING = 0.6, 0.4

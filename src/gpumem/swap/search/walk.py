@@ -49,9 +49,8 @@ SWEEPS = 10_000
 WEIGHTS = ((0.5, 0.1), (2.0, 0.9))
 GAP_LOOKS = 5  # what a gap costs an evaluation, in looks at a point: it is looked at in each of the passes
 CHUNKS = 32  # of a phase, between which progress is reported and the deadline looked at; not tuned
-DROP_TRIES = (
-    100  # greedy drops, up to a tenth of a second on 6,000 ops, between which the deadline is looked at as well
-)
+# Greedy drops, up to a tenth of a second on 6,000 ops, between which the deadline is looked at as well.
+DROP_TRIES = 100
 GREEDY_LOOKS = 1e7  # a tenth of a second, between which the greedy start looks at the deadline
 
 
