@@ -16,7 +16,7 @@ from gpumem.swap.search._recompute_changes import adopt, propagate
 from gpumem.swap.search._recompute_state import RecomputeChoice, RecomputeState
 from gpumem.swap.search.instance import Instance, problem
 from gpumem.swap.search.planner import lowest, search
-from gpumem.swap.search.walk import Walk
+from gpumem.swap.search.walk import SearchWalk
 from gpumem.testing import steps
 from tests.strategies import machine_of, traces
 from tests.swap.search.oracles import check_plan, check_variants, menus, overhead
@@ -54,7 +54,7 @@ def test_the_search_is_as_good_as_brute_force_in_three_modes(data: st.DataObject
     trace = data.draw(steps(streams=1, max_layers=3))
     target = machine_of(data, duplex=True)
     menu = data.draw(st.one_of(st.just({}), menus(trace)))
-    walk = Walk(Instance.of(trace, target, 1, recompute=True, algorithms=menu), 1.0, 0)
+    walk = SearchWalk(Instance.of(trace, target, 1, recompute=True, algorithms=menu), 1.0, 0)
     recompute, swap_problem = walk.recompute, walk.state.problem
     gaps = range(len(walk.windows))
     assume(0 < len(gaps) <= 8 and trace.peak_load > 1 and len(recompute.droppable))

@@ -34,7 +34,7 @@ from gpumem.swap.search._hold_moves import change_holds
 from gpumem.swap.search._recompute_changes import adopt, propagate
 from gpumem.swap.search._recompute_state import POINTS, RecomputeState, copy_drops
 from gpumem.swap.search.instance import Instance, problem
-from gpumem.swap.search.walk import Walk, swap_decisions
+from gpumem.swap.search.walk import SearchWalk, swap_decisions
 from gpumem.testing import steps
 from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import tiny_machine
@@ -145,7 +145,7 @@ def test_the_live_bytes_are_those_of_every_nanosecond(data: st.DataObject) -> No
 def line_state(latency: float, limit: int, pinned: int = 10_000) -> State:
     """X of 8 bytes between ops 0 and 4, which take 10 ns each, swapped by copies of some ns; Y of 8 bytes at op 2."""
     target = replace(CARD, out=Link(latency, 0.0), into=Link(latency, 0.0), pinned=pinned)
-    walk = Walk(Instance.of(line(), target, limit), 1.0, 0)
+    walk = SearchWalk(Instance.of(line(), target, limit), 1.0, 0)
     toggle(walk.state.problem, walk.drops, walk.state.swaps, 0)
     return walk.state
 
@@ -171,7 +171,7 @@ def test_a_gap_that_is_back_before_it_has_left_is_no_plan(latency: float, late: 
     assert (cost, excess) == (pytest.approx(useless + 1e-3 * 2 * latency / 50), 0 if late is None else 1)
 
 
-def swap_all(walk: Walk) -> State:
+def swap_all(walk: SearchWalk) -> State:
     for gap in range(len(walk.windows)):
         toggle(walk.state.problem, walk.drops, walk.state.swaps, gap)
     return walk.state
@@ -183,17 +183,17 @@ def link(out: float, into: float) -> Machine:
 
 def test_while_an_op_waits_what_the_op_before_it_gave_back_is_free() -> None:
     """X is due 20 ns before op 4, at 40: from 30 on, where op 3 waits that long and Y is dead, there is space."""
-    state = swap_all(Walk(Instance.of(line(), link(5.0, 20.0), 8), 1.0, 0))
+    state = swap_all(SearchWalk(Instance.of(line(), link(5.0, 20.0), 8), 1.0, 0))
     state.swaps.stall[3] = 10
     retime(state)
     assert evaluate(state, 8)[1] == 0
 
 
-def constants(goal: int, *, workspace: int = 0) -> Walk:
+def constants(goal: int, *, workspace: int = 0) -> SearchWalk:
     """Z of 8 bytes is read by op 0, X of 8 by op 1, neither is ever written; W lives during op 1."""
     ops = Ops.make([[0], [1], []], [[], [2], []], duration=[10] * 3)
     buffers = Buffers.make([8, 8, workspace], [0, 0, 1], [3, 3, 2], persistent=[True, True, False])
-    return Walk(Instance.of(Trace(buffers, ops), link(5.0, 5.0), goal, recompute=True), 1.0, 0)
+    return SearchWalk(Instance.of(Trace(buffers, ops), link(5.0, 5.0), goal, recompute=True), 1.0, 0)
 
 
 def test_what_needs_no_copy_leaves_before_an_op_that_waits() -> None:
@@ -223,7 +223,7 @@ def test_what_another_gap_copies_out_too_late_is_there_until_then() -> None:
     """X is written by op 0, read by ops 2 and 5; its copy-out takes from 10 to 35, when op 3 holds X and Y."""
     ops = Ops.make([[], [], [0], [], [], [0]], [[0], [], [], [1], [], []], duration=[10] * 6)
     trace = Trace(Buffers.make([8, 8], [0, 3], [6, 4]), ops)
-    state = swap_all(Walk(Instance.of(trace, link(25.0, 2.0), 8), 1.0, 0))
+    state = swap_all(SearchWalk(Instance.of(trace, link(25.0, 2.0), 8), 1.0, 0))
     retime(state)
     assert evaluate(state, 8)[1] == 8
     assert state.times.kind.tolist() == [USELESS, LATE]
@@ -231,7 +231,7 @@ def test_what_another_gap_copies_out_too_late_is_there_until_then() -> None:
 
 @pytest.mark.parametrize(("latency", "start"), [(8.0, 30), (10.0, 30), (12.0, 20)])
 def test_what_will_be_placed_counts_from_the_start_of_its_op(latency: float, start: int) -> None:
-    state = swap_all(Walk(Instance.of(line(), link(5.0, latency), 8, placed=True), 1.0, 0))
+    state = swap_all(SearchWalk(Instance.of(line(), link(5.0, latency), 8, placed=True), 1.0, 0))
     evaluate(state, 8)
     assert state.times.in_start[0] == start
 
@@ -253,7 +253,7 @@ def test_with_half_duplex_a_copy_out_waits_for_copies_in(duplex: bool, end: int)
     """Z, a constant, comes back from 10 to 20, before op 2; X could leave from 10 on, for 5 ns."""
     ops = Ops.make([[0], [], [0], [], [1]], [[1], [], [], [], []], duration=[10] * 5)
     trace = Trace(Buffers.make([8, 8], [0, 0], [5, 5], persistent=[True, False]), ops)
-    walk = Walk(Instance.of(trace, replace(link(5.0, 10.0), duplex=duplex), 1), 1.0, 0)
+    walk = SearchWalk(Instance.of(trace, replace(link(5.0, 10.0), duplex=duplex), 1), 1.0, 0)
     rows = walk.windows.rows(trace.n)
     for key in ((0, 0), (1, 0)):
         toggle(walk.state.problem, walk.drops, walk.state.swaps, rows[key])
@@ -286,7 +286,7 @@ def test_the_host_holds_a_constant_always_and_others_from_their_first_gap_on() -
     """Z, read by ops 0 and 2, is swapped between them; X between ops 3 and 6. Both are on the host at op 4 and 5."""
     ops = Ops.make([[0], [], [0], [], [], [], [1]], [[], [], [], [1], [], [], []], duration=[10] * 7)
     trace = Trace(Buffers.make([8, 4], [0, 3], [7, 7], persistent=[True, False]), ops)
-    walk = Walk(Instance.of(trace, replace(link(1.0, 1.0), pinned=9), 1), 1.0, 0)
+    walk = SearchWalk(Instance.of(trace, replace(link(1.0, 1.0), pinned=9), 1), 1.0, 0)
     for row in (walk.windows.rows(trace.n)[key] for key in ((0, 0), (1, 3))):
         toggle(walk.state.problem, walk.drops, walk.state.swaps, row)
     assert host_excess(walk.state.problem, walk.state.swaps, walk.state.times) == 8 + 4 - 9
@@ -295,7 +295,7 @@ def test_the_host_holds_a_constant_always_and_others_from_their_first_gap_on() -
 @pytest.mark.parametrize(("goal", "points"), [(1, [1, 3, 5, 7, 9]), (8, [5, 7]), (15, [5, 7]), (16, [])])
 def test_points_are_where_the_goal_may_be_exceeded_and_where_that_ends(goal: int, points: list[int]) -> None:
     """X is live throughout, Y at op 2: 16 bytes. At other positions no state exceeds a limit that is sought."""
-    drops = Walk(Instance.of(line(), CARD, goal), 1.0, 0).drops
+    drops = SearchWalk(Instance.of(line(), CARD, goal), 1.0, 0).drops
     assert drops.points[: drops.used[POINTS]].tolist() == points
     assert drops.next_point.tolist() == [sum(point < position for point in points) for position in range(11)]
 
@@ -304,7 +304,7 @@ def test_where_the_last_op_exceeds_the_goal_the_first_is_a_point() -> None:
     """X is persistent and Y lives during the last op."""
     ops = Ops.make([[0], [], []], [[], [], [1]], duration=[10] * 3)
     trace = Trace(Buffers.make([8, 8], [0, 2], [3, 3], persistent=[True, False]), ops)
-    drops = Walk(Instance.of(trace, CARD, 8), 1.0, 0).drops
+    drops = SearchWalk(Instance.of(trace, CARD, 8), 1.0, 0).drops
     assert drops.points[: drops.used[POINTS]].tolist() == [1, 5]
 
 
@@ -313,7 +313,7 @@ def test_a_state_within_the_limit_takes_what_recomputations_take(data: st.DataOb
     """The evaluator against the simulation: swaps, drops, holds, variants, one compute stream, full duplex."""
     trace = data.draw(steps(streams=1))
     target = machine_of(data, duplex=True)
-    walk = Walk(Instance.of(trace, target, 1, recompute=True, algorithms=data.draw(menus(trace))), 1.0, 0)
+    walk = SearchWalk(Instance.of(trace, target, 1, recompute=True, algorithms=data.draw(menus(trace))), 1.0, 0)
     state, recompute, drops, gaps = walk.state, walk.recompute, walk.drops, len(walk.windows)
     assume(gaps)
     choice, droppable = drops.choice.copy(), recompute.droppable.tolist()

@@ -27,7 +27,7 @@ from gpumem.swap.search._recompute_state import POINTS
 from gpumem.swap.search.instance import Instance
 from gpumem.swap.search.multistart import CHEAP, MORE, PROGRAM, SLOW, SMALL, SWAPPING, planners
 from gpumem.swap.search.planner import lowest, search
-from gpumem.swap.search.walk import Walk
+from gpumem.swap.search.walk import SearchWalk
 from gpumem.testing import steps
 from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import shared
@@ -145,7 +145,7 @@ def test_time_up_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> Non
     plan = search(trace, GTX, limit, recompute=False, seconds=1.0, progress=hear)
     check_plan(trace, GTX, plan, limit)
     assert texts[0] == "published planners" and len(texts) == 2 and "% of the peak" in texts[-1]
-    drops = Walk(Instance.of(trace, GTX, limit), 1.0, 0).drops
+    drops = SearchWalk(Instance.of(trace, GTX, limit), 1.0, 0).drops
     assert np.all(np.diff(drops.points[: drops.used[POINTS]]) > 0)
 
 

@@ -32,7 +32,7 @@ from gpumem.swap.search._recompute_state import (
     copy_drops,
 )
 from gpumem.swap.search.instance import Instance
-from gpumem.swap.search.walk import Walk
+from gpumem.swap.search.walk import SearchWalk
 from gpumem.testing import steps
 from gpumem.trace import RECOMPUTE, Buffers, Ops, Trace
 from tests.strategies import machine_of
@@ -72,7 +72,7 @@ def decided(choice: RecomputeChoice) -> tuple[object, ...]:
     )
 
 
-def change(data: st.DataObject, walk: Walk) -> bool:
+def change(data: st.DataObject, walk: SearchWalk) -> bool:
     """Change one thing, any that there is."""
     recompute, drops, columns = walk.recompute, walk.drops, walk.recompute.columns
     ops = walk.trace.n
@@ -104,7 +104,7 @@ def change(data: st.DataObject, walk: Walk) -> bool:
 def test_one_change_after_another_is_what_apply_makes_of_all(data: st.DataObject) -> None:
     """Values recomputed and held, and variants of ops, in any order; the empty menu as well."""
     trace, target = data.draw(steps()), machine_of(data)
-    walk = Walk(Instance.of(trace, target, 1, recompute=True, algorithms=data.draw(menus(trace))), 1.0, 0)
+    walk = SearchWalk(Instance.of(trace, target, 1, recompute=True, algorithms=data.draw(menus(trace))), 1.0, 0)
     recompute, drops = walk.recompute, walk.drops
     assume(len(recompute.droppable))
     anew, before = RecomputeState.of(recompute), drops.copy()
@@ -152,7 +152,7 @@ def test_one_change_after_another_is_what_apply_makes_of_all(data: st.DataObject
 def test_where_little_of_the_log_is_free_nothing_is_read_beyond_it(data: st.DataObject) -> None:
     """Whoever changes things compacts it or is refused; what was refused can be propagated."""
     trace, target = data.draw(steps()), machine_of(data)
-    walk = Walk(Instance.of(trace, target, 1, recompute=True), 1.0, 0)
+    walk = SearchWalk(Instance.of(trace, target, 1, recompute=True), 1.0, 0)
     recompute = walk.recompute
     assume(len(recompute.droppable))
     for _ in range(data.draw(st.integers(0, 12))):
@@ -176,7 +176,7 @@ def test_where_little_of_the_log_is_free_nothing_is_read_beyond_it(data: st.Data
         same(drops, anew)
 
 
-def chained() -> Walk:
+def chained() -> SearchWalk:
     """A, which comes in: read until op 5. B, of A: until op 2. C, of B: read by ops 3 and 6. D, of C and A: by op 7.
 
     Z is a constant, read by op 4; E, of no bytes, is made by op 3 of C and A. W is a workspace of op 1.
@@ -187,13 +187,13 @@ def chained() -> Walk:
     kind, persistent = ["activation"] * 6 + ["workspace"], [False] * 4 + [True, False, False]
     buffers = Buffers.make(size, start, end, persistent=persistent, kind=kind)
     trace = Trace(buffers, Ops.make(reads, writes, duration=[10] * 8))
-    return Walk(Instance.of(trace, CARD, 1, recompute=True), 1.0, 0)
+    return SearchWalk(Instance.of(trace, CARD, 1, recompute=True), 1.0, 0)
 
 
 A, B, C, D, Z, E, W = range(7)  # buffers of `chained`, and their values
 
 
-def gap_of(walk: Walk, buffer: int, after: int) -> int:
+def gap_of(walk: SearchWalk, buffer: int, after: int) -> int:
     return walk.windows.rows(walk.trace.n)[buffer, after]
 
 

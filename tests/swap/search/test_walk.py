@@ -15,9 +15,9 @@ from gpumem.swap.search._evaluate import IN, OUT
 from gpumem.swap.search._recompute_changes import adopt
 from gpumem.swap.search._recompute_state import RecomputeState
 from gpumem.swap.search.instance import Instance
-from gpumem.swap.search.walk import Walk
+from gpumem.swap.search.walk import SearchWalk
 from tests.swap.nets import CARD, chain
-from tests.swap.search.test_greedy import net
+from tests.swap.search.test_greedy_recompute import net
 from tests.swap.search.test_recompute_state import same
 
 
@@ -25,7 +25,7 @@ from tests.swap.search.test_recompute_state import same
 def test_a_start_with_operators_can_be_said() -> None:
     trace, menu = chain(workspace=25)
     start = solve_mosos(trace, CARD, 80, algorithms=menu).plan
-    walk = Walk(Instance.of(trace, CARD, 80, recompute=True, plan=start), 1.0, 0)
+    walk = SearchWalk(Instance.of(trace, CARD, 80, recompute=True, plan=start), 1.0, 0)
     assert walk.from_plan(start, simulate(start.apply(trace), CARD, capacity=80))
     (chosen,) = walk.changes(walk.drops.choice)
     assert chosen in start.decisions and walk.state.swaps.selected.any()
@@ -38,7 +38,7 @@ def test_whatever_is_accepted_a_state_stays_whole(seed: int) -> None:
     machine = replace(CARD, out=Link(0.0, 0.5), into=Link(0.0, 0.5), duplex=seed % 2 == 0)
     menu = {op: [Variant(op, "slow", 60, 0)] for op in range(1, trace.n, 3)}
     instance = Instance.of(trace, machine, trace.peak_load * 55 // 100, recompute=True, algorithms=menu)
-    walk = Walk(instance, 1e-5, seed)
+    walk = SearchWalk(instance, 1e-5, seed)
     seen = np.zeros(5, np.int64)
     for _ in range(40):
         walk.anneal(0.05, stall_budget=budget, hot=1e9, cold=1e9, recompute_rate=50)

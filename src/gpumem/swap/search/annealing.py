@@ -29,7 +29,7 @@ RECOMPUTE_STEPS = 4
 LIMIT, GOAL, BEST_LIMIT, BEST_DELAY = range(4)
 
 
-class Schedule(NamedTuple):
+class CoolingSchedule(NamedTuple):
     """How to anneal."""
 
     steps: int
@@ -54,7 +54,7 @@ class Best(NamedTuple):
     swaps: SwapState
 
 
-class Score(NamedTuple):
+class StateScore(NamedTuple):
     """How good a state is at a limit."""
 
     cost: float
@@ -64,7 +64,13 @@ class Score(NamedTuple):
 
 @jit
 def anneal(  # noqa: PLR0917  compiled: no keyword-only parameters
-    state: State, recompute: RecomputeProblem, saved: Saved, best: Best, limits: I64, schedule: Schedule, random: I64
+    state: State,
+    recompute: RecomputeProblem,
+    saved: Saved,
+    best: Best,
+    limits: I64,
+    schedule: CoolingSchedule,
+    random: I64,
 ) -> int:
     """Take up to `schedule.steps` random steps while the temperature falls from hot to cold; return how many.
 
@@ -115,13 +121,13 @@ def anneal(  # noqa: PLR0917  compiled: no keyword-only parameters
 
 
 @inner
-def _score(state: State, limit: int, schedule: Schedule) -> Score:
+def _score(state: State, limit: int, schedule: CoolingSchedule) -> StateScore:
     cost, excess = evaluate(state, limit)
     # Where no op may wait, none does, and nothing is dropped: three sums over all ops would be 0.
     delay = 0
     if schedule.stall_budget > 0:
         delay = state.swaps.stall.sum() + state.drops.added_ns.sum() + state.drops.extra_ns.sum()
-    return Score(cost + schedule.delay_weight * delay / state.problem.period, excess, delay)
+    return StateScore(cost + schedule.delay_weight * delay / state.problem.period, excess, delay)
 
 
 @inner
@@ -133,7 +139,7 @@ def _accepts(cost: float, candidate: float, temperature: float, random: I64) -> 
 
 
 @inner
-def _record(state: State, best: Best, limits: I64, current: Score, schedule: Schedule) -> Score:
+def _record(state: State, best: Best, limits: I64, current: StateScore, schedule: CoolingSchedule) -> StateScore:
     """While the state keeps to the limit and is better than the best: it is the best, and the limit falls by 1/1000.
 
     Better: at a lower limit, or, at the goal, with less delay. Return the score at the limit there is then.

@@ -33,7 +33,7 @@ from gpumem.swap.planner import Planner
 from gpumem.swap.search._evaluate import FAR
 from gpumem.swap.search.annealing import BEST_DELAY
 from gpumem.swap.search.instance import Instance
-from gpumem.swap.search.walk import Walk
+from gpumem.swap.search.walk import SearchWalk
 from gpumem.swap.snu.heuristic import Heuristic
 from gpumem.swap.snu.ilp import Ilp
 from gpumem.swap.snu.on_demand import OnDemand
@@ -136,7 +136,7 @@ def ask_all(
 
 
 def start_from_drops(
-    walk: Walk, machine: Machine, multiple: float, *, small: bool = False, tails: bool = False
+    walk: SearchWalk, machine: Machine, multiple: float, *, small: bool = False, tails: bool = False
 ) -> bool:
     """Start from values dropped greedily, and AutoSwap's swaps for the rest; return whether that gets to the limit.
 
@@ -182,7 +182,7 @@ FEW = 50  # steps that make it worth while to start another walk; not tuned
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Race:
+class WalkRace:
     """Walks from several starts, of which the better ones go on; the judge is offered what comes out.
 
     Parameters
@@ -197,7 +197,7 @@ class Race:
 
     judge: Judge
     instance: Callable[..., Instance]
-    begin: Callable[[Instance], Walk]
+    begin: Callable[[Instance], SearchWalk]
     known: dict[int, Plan]
     recompute: bool
 
@@ -219,7 +219,7 @@ class Race:
                 if self.judge.stall == 0 or work.over():
                     return
 
-    def _starts(self, plans: Sequence[Plan], greedy: bool) -> Iterator[Walk]:
+    def _starts(self, plans: Sequence[Plan], greedy: bool) -> Iterator[SearchWalk]:
         """Yield what stands at the start: each of the plans, and greedy drops down to each multiple of the limit."""
         judge = self.judge
         starts = [(plan, self.recompute) for plan in plans]
@@ -241,7 +241,7 @@ class Race:
         if self.recompute and greedy:
             yield from self._greedy_starts()
 
-    def _greedy_starts(self) -> Iterator[Walk]:
+    def _greedy_starts(self) -> Iterator[SearchWalk]:
         whole = self.instance(recompute=True, least=self.judge.makespan)
         small = (False, True) if whole.choices else (False,)
         has_tails = bool((whole.tails >= 0).any())

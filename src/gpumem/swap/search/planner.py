@@ -21,9 +21,9 @@ from gpumem.swap.search._operator_choices import choices_of
 from gpumem.swap.search._pace import Pace
 from gpumem.swap.search.annealing import BEST_LIMIT
 from gpumem.swap.search.instance import Instance
-from gpumem.swap.search.multistart import CHEAP, SWAPPING, Race, ask_all, planners, share
+from gpumem.swap.search.multistart import CHEAP, SWAPPING, WalkRace, ask_all, planners, share
 from gpumem.swap.search.robust import Question, most_robust, off_by
-from gpumem.swap.search.walk import Walk
+from gpumem.swap.search.walk import SearchWalk
 from gpumem.trace import Trace
 
 GREEDY = 0.5  # of the work of an effort, at most, for the greedy start without stalls; not tuned
@@ -169,8 +169,8 @@ def search(  # noqa: PLR0913  the options of a planner, by keyword
 
     def anneal(index: int, part: float) -> None:
         instance = partial(Instance.of, trace, machine, limit, placed=placed, algorithms=menu, tails=tails.ends)
-        begin = partial(Walk, effort=part, seed=seed + index, pace=pace)
-        _anneal(Race(judge, instance, begin, known=known, recompute=recompute), greedy=index < GREEDILY)
+        begin = partial(SearchWalk, effort=part, seed=seed + index, pace=pace)
+        _anneal(WalkRace(judge, instance, begin, known=known, recompute=recompute), greedy=index < GREEDILY)
 
     if start is not None:
         start = tails.kept(start)
@@ -191,7 +191,7 @@ def search(  # noqa: PLR0913  the options of a planner, by keyword
     return keep_tails(tails.trace, tails.dropped(judge.plan()), machine, limit)
 
 
-def _anneal(race: Race, *, greedy: bool) -> None:
+def _anneal(race: WalkRace, *, greedy: bool) -> None:
     """No stall, or else a race between plans that are known and, where values may be recomputed, greedy drops."""
     judge = race.judge
     with work.part(share=WITHOUT_STALLS):
@@ -232,7 +232,7 @@ def lowest(
         plan, limit = lowest(tails.less, machine, stall=stall, seed=seed, effort=effort)
         return tails.dropped(plan), limit
     least = floor(trace)[1]
-    walk = Walk(Instance.of(trace, machine, least), effort, seed)
+    walk = SearchWalk(Instance.of(trace, machine, least), effort, seed)
     if trace.peak_load <= least or not len(walk.windows):
         return Plan.of(trace), trace.peak_load
     walk.without_stalls(LOWER)

@@ -28,8 +28,8 @@ from gpumem.swap.search.annealing import (
     GOAL,
     LIMIT,
     Best,
+    CoolingSchedule,
     Saved,
-    Schedule,
     anneal,
     copy_swaps,
 )
@@ -91,7 +91,7 @@ def _keep_apart(swaps: SwapState, out: I64, release: I64, ops: int) -> None:
             out[later] = min(out[later] + ahead + (rank[later] < rank[earlier]), release[later] - 1)
 
 
-class Walk:
+class SearchWalk:
     """A search on its way; `best` is the best state so far, `limits[BEST_LIMIT]` the limit that it keeps to.
 
     `effort` and `seed` as in `search`. It begins with nothing swapped, dropped or held.
@@ -238,7 +238,7 @@ class Walk:
             adopt(self.recompute, self.drops, self.best.choice)
 
     def with_stalls(self, share: float, recompute_rate: int = 0) -> None:
-        """Keep to the goal with ops that wait, and look for less of that; `recompute_rate` as in `Schedule`."""
+        """Keep to the goal with ops that wait, and look for less of that; `recompute_rate` as in `CoolingSchedule`."""
         self.limits[LIMIT] = self.limits[GOAL]
         self.limits[[BEST_LIMIT, BEST_DELAY]] = FAR
         for weight, part in WEIGHTS:
@@ -275,7 +275,7 @@ class Walk:
         rate = recompute_rate if len(self.recompute.droppable) + len(self.choices) else 0
         for chunk in work.each(range(chunks)):
             hotter, colder = (hot * (cold / hot) ** (part / chunks) for part in (chunk, chunk + 1))
-            schedule = Schedule(
+            schedule = CoolingSchedule(
                 steps, hotter, colder, stall_budget=stall_budget, delay_weight=delay_weight, recompute_rate=rate
             )
             where = (self.state, self.recompute, saved, self.best, self.limits)

@@ -12,18 +12,18 @@ import pytest
 
 from gpumem.swap.search import annealing
 from gpumem.swap.search._evaluate import FAR, State
-from gpumem.swap.search.annealing import BEST_DELAY, BEST_LIMIT, GOAL, LIMIT, Saved, Schedule, Score
+from gpumem.swap.search.annealing import BEST_DELAY, BEST_LIMIT, GOAL, LIMIT, CoolingSchedule, Saved, StateScore
 from gpumem.swap.search.instance import Instance
-from gpumem.swap.search.walk import Walk
+from gpumem.swap.search.walk import SearchWalk
 from tests.plain import plain
 from tests.swap.nets import CARD, layers
 
 Evaluate = Callable[[State, int], tuple[float, int]]
 
 
-def walk_to(goal: int) -> Walk:
+def walk_to(goal: int) -> SearchWalk:
     """Four maps of 8 bytes, and a constant: 33 bytes at the peak."""
-    return Walk(Instance.of(layers(4), CARD, goal, recompute=True), 1.0, 0)
+    return SearchWalk(Instance.of(layers(4), CARD, goal, recompute=True), 1.0, 0)
 
 
 def scripted(evaluate: Evaluate, **others: Any) -> SimpleNamespace:
@@ -37,16 +37,16 @@ def scripted(evaluate: Evaluate, **others: Any) -> SimpleNamespace:
     return loops
 
 
-def anneal(loops: SimpleNamespace, walk: Walk, steps: int, **how: Any) -> int:
+def anneal(loops: SimpleNamespace, walk: SearchWalk, steps: int, **how: Any) -> int:
     """Anneal with ops that may wait, so cold that nothing dearer is accepted."""
     schedule = {"hot": 1e-9, "cold": 1e-9, "stall_budget": FAR, "delay_weight": 0.0, "recompute_rate": 0} | how
     saved = Saved(walk.drops.copy(), walk.state.swaps.copy())
     where = (walk.state, walk.recompute, saved, walk.best, walk.limits)
-    done: int = loops.anneal(*where, Schedule(steps=steps, **schedule), np.array([1]))
+    done: int = loops.anneal(*where, CoolingSchedule(steps=steps, **schedule), np.array([1]))
     return done
 
 
-def stall(walk: Walk) -> int:
+def stall(walk: SearchWalk) -> int:
     return int(walk.state.swaps.stall[0])
 
 
@@ -142,17 +142,17 @@ def test_what_is_impossible_is_undone_whatever_it_would_cost() -> None:
 def test_a_delay_costs_by_its_weight_only_where_ops_may_wait() -> None:
     walk, score = walk_to(20), scripted(lambda state, limit: (2.0, 5))._score
     walk.state.swaps.stall[0], walk.drops.added_ns[1], walk.drops.extra_ns[2] = 8, 4, 4
-    schedule = Schedule(1, 1.0, 1.0, stall_budget=1, delay_weight=0.5, recompute_rate=0)
-    assert score(walk.state, 10, schedule) == Score(2.0 + 0.5 * 16 / walk.state.problem.period, 5, 16)
-    assert score(walk.state, 10, schedule._replace(stall_budget=0)) == Score(2.0, 5, 0)
+    schedule = CoolingSchedule(1, 1.0, 1.0, stall_budget=1, delay_weight=0.5, recompute_rate=0)
+    assert score(walk.state, 10, schedule) == StateScore(2.0 + 0.5 * 16 / walk.state.problem.period, 5, 16)
+    assert score(walk.state, 10, schedule._replace(stall_budget=0)) == StateScore(2.0, 5, 0)
 
 
-def record(walk: Walk, current: Score, evaluate: Evaluate, **limits: int) -> tuple[Score, list[int]]:
+def record(walk: SearchWalk, current: StateScore, evaluate: Evaluate, **limits: int) -> tuple[StateScore, list[int]]:
     """Record a state with limits by name; return its score then, and the limits."""
     names = {"limit": LIMIT, "goal": GOAL, "best_limit": BEST_LIMIT, "best_delay": BEST_DELAY}
     for name, value in limits.items():
         walk.limits[names[name]] = value
-    schedule = Schedule(1, 1.0, 1.0, stall_budget=1, delay_weight=0.0, recompute_rate=0)
+    schedule = CoolingSchedule(1, 1.0, 1.0, stall_budget=1, delay_weight=0.0, recompute_rate=0)
     score = scripted(evaluate)._record(walk.state, walk.best, walk.limits, current, schedule)
     return score, walk.limits[[LIMIT, GOAL, BEST_LIMIT, BEST_DELAY]].tolist()
 
@@ -167,9 +167,9 @@ def test_while_a_limit_is_kept_to_it_falls_by_a_thousandth_down_to_the_goal() ->
         return 0.5, 0
 
     limits = {"limit": 10_000, "goal": 9_975, "best_limit": 10_001, "best_delay": FAR}
-    score, after = record(walk, Score(1.0, 0, 7), keeps, **limits)
+    score, after = record(walk, StateScore(1.0, 0, 7), keeps, **limits)
     assert seen == [9_990, 9_980, 9_975]
-    assert after == [9_975, 9_975, 9_975, 7] and score == Score(0.5, 0, 7)
+    assert after == [9_975, 9_975, 9_975, 7] and score == StateScore(0.5, 0, 7)
     assert walk.best.swaps.stall[0] == 7 and walk.best.choice.recompute_at[0] == 3
 
 
@@ -177,22 +177,22 @@ def test_the_limit_stays_where_it_is_exceeded() -> None:
     """At 9,990 it is: so the state is the best for 10,000, and annealing goes on towards 9,990."""
     walk = walk_to(20)
     limits = {"limit": 10_000, "goal": 9_000, "best_limit": 10_001, "best_delay": FAR}
-    score, after = record(walk, Score(1.0, 0, 0), lambda state, limit: (3.0, 4), **limits)
-    assert after == [9_990, 9_000, 10_000, 0] and score == Score(3.0, 4, 0)
+    score, after = record(walk, StateScore(1.0, 0, 0), lambda state, limit: (3.0, 4), **limits)
+    assert after == [9_990, 9_000, 10_000, 0] and score == StateScore(3.0, 4, 0)
 
 
 @pytest.mark.parametrize(
     ("score", "best_limit", "best_delay", "recorded"),
     [
-        (Score(1.0, 0, 5), 90, 6, True),  # less delay at the goal
-        (Score(1.0, 0, 5), 90, 5, False),
-        (Score(1.0, 0, 5), 90, 4, False),
-        (Score(1.0, 0, 5), 91, 4, True),  # a lower limit, whatever the delay
-        (Score(1.0, 1, 5), 91, 6, False),  # exceeded
+        (StateScore(1.0, 0, 5), 90, 6, True),  # less delay at the goal
+        (StateScore(1.0, 0, 5), 90, 5, False),
+        (StateScore(1.0, 0, 5), 90, 4, False),
+        (StateScore(1.0, 0, 5), 91, 4, True),  # a lower limit, whatever the delay
+        (StateScore(1.0, 1, 5), 91, 6, False),  # exceeded
     ],
 )
 def test_only_what_is_better_than_the_best_is_recorded(
-    score: Score, best_limit: int, best_delay: int, recorded: bool
+    score: StateScore, best_limit: int, best_delay: int, recorded: bool
 ) -> None:
     walk = walk_to(20)
     walk.state.swaps.stall[0] = 5

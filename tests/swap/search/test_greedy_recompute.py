@@ -17,7 +17,7 @@ from gpumem.swap.search._greedy_swaps import CURRENT, KEPT, lower_greedily
 from gpumem.swap.search._recompute_changes import adopt, drop, propagate
 from gpumem.swap.search._recompute_state import RecomputeState
 from gpumem.swap.search.instance import Instance
-from gpumem.swap.search.walk import Walk
+from gpumem.swap.search.walk import SearchWalk
 from gpumem.trace import Buffers, Ops, Trace
 from tests.plain import plain
 from tests.swap.nets import CARD, line
@@ -37,12 +37,12 @@ def net(seed: int, layers: int = 6) -> Trace:
     return Trace(Buffers.make(sizes, range(layers), end), Ops.make(forward + backward, writes, duration=duration))
 
 
-def walk_to(goal: int, seed: int, *, layers: int = 6, recompute: bool = False) -> Walk:
+def walk_to(goal: int, seed: int, *, layers: int = 6, recompute: bool = False) -> SearchWalk:
     trace = net(seed, layers)
-    return Walk(Instance.of(trace, MACHINE, trace.peak_load * goal // 100, recompute=recompute), 1.0, 0)
+    return SearchWalk(Instance.of(trace, MACHINE, trace.peak_load * goal // 100, recompute=recompute), 1.0, 0)
 
 
-def limits_of(walk: Walk, current: int) -> np.ndarray:
+def limits_of(walk: SearchWalk, current: int) -> np.ndarray:
     limits = np.zeros(2, np.int64)
     limits[CURRENT], limits[KEPT] = current, walk.trace.peak_load
     return limits
@@ -95,14 +95,14 @@ def test_a_limit_that_is_kept_to_falls_down_to_the_goal() -> None:
 
 def test_where_no_gap_helps_the_lowest_limit_kept_to_is_the_last_one() -> None:
     """X and Y are live at op 2: 16 bytes, and swapping X leaves 8."""
-    walk = Walk(Instance.of(line(), CARD, 1), 1.0, 0)
+    walk = SearchWalk(Instance.of(line(), CARD, 1), 1.0, 0)
     limits = limits_of(walk, 16)
     assert not lower_greedily(walk.state, limits, 1, 1000)
     assert limits[KEPT] == 8 and limits[CURRENT] == 7
     assert walk.state.swaps.selected.all()
 
 
-def droppable(walk: Walk, drops: RecomputeState) -> dict[int, float]:
+def droppable(walk: SearchWalk, drops: RecomputeState) -> dict[int, float]:
     """Of each gap over the peak that can be dropped: bytes per ns, by what the whole state is with it."""
     recompute, peak = walk.recompute, int(np.argmax(drops.occupied))
     columns, worth = recompute.columns, {}
@@ -176,20 +176,20 @@ def variants(workspaces: list[int]) -> tuple[Trace, dict[int, list[Variant]]]:
 )
 def test_each_op_runs_the_fastest_variant_that_exceeds_the_limit_by_no_more(limit: int, chosen: list[int]) -> None:
     trace, menu = variants([40, 40, 40])
-    walk = Walk(Instance.of(trace, CARD, limit, recompute=True, algorithms=menu), 1.0, 0)
+    walk = SearchWalk(Instance.of(trace, CARD, limit, recompute=True, algorithms=menu), 1.0, 0)
     walk.shrink_workspaces()
     walk.speed_up_ops()
     assert (walk.drops.choice.variant - walk.recompute.variants.first[:-1]).tolist() == chosen
 
 
-def swapped_with_variants(seed: int) -> Walk:
+def swapped_with_variants(seed: int) -> SearchWalk:
     """Some gaps swapped, with half duplex, where all ops run their smallest variants."""
     rng, trace = np.random.default_rng(seed), net(seed)
     machine = replace(MACHINE, duplex=seed % 2 == 0, out=Link(0.0, 0.6), into=Link(0.0, 0.6))
     slower = {op: rng.integers(41, 120, 2).tolist() for op in range(1, trace.n, 2)}
     menu = {op: [Variant(op, f"{ns} ns", ns, 0) for ns in durations] for op, durations in slower.items()}
     goal = trace.peak_load * 70 // 100
-    walk = Walk(Instance.of(trace, machine, goal, recompute=True, algorithms=menu), 1.0, 0)
+    walk = SearchWalk(Instance.of(trace, machine, goal, recompute=True, algorithms=menu), 1.0, 0)
     slowest = walk.choose_variants(lambda row: len(row) - 1)
     adopt(walk.recompute, walk.drops, walk.drops.choice.copy()._replace(variant=slowest))
     for gap in range(len(walk.windows)):
@@ -198,7 +198,7 @@ def swapped_with_variants(seed: int) -> Walk:
     return walk
 
 
-def excess_with(walk: Walk, variant: np.ndarray) -> int:
+def excess_with(walk: SearchWalk, variant: np.ndarray) -> int:
     adopt(walk.recompute, walk.drops, walk.drops.choice.copy()._replace(variant=variant))
     retime(walk.state)
     return evaluate(walk.state, walk.goal)[1]
