@@ -1,4 +1,4 @@
-"""All oracles for a plan of the search, and what its ops may run by."""
+"""All oracles for a plan of the search, and which variants its ops may run."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ def check_plan(trace: Trace, target: Machine, plan: Plan, limit: int) -> None:
 
 @st.composite
 def menus(draw: st.DrawFn, trace: Trace) -> Menu:
-    """For some ops up to two other ways; few have a workspace of their own."""
-    found = {}
+    """For some ops up to two other variants; few have a workspace of their own."""
+    menu = {}
     for op in draw(st.lists(st.integers(0, trace.n - 1), unique=True, max_size=4)):
-        ways = draw(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 60)), min_size=1, max_size=2))
-        found[op] = [Variant(op, f"way {k}", duration, workspace) for k, (duration, workspace) in enumerate(ways)]
-    return found
+        rows = draw(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 60)), min_size=1, max_size=2))
+        menu[op] = [
+            Variant(op, f"variant {index}", duration, workspace) for index, (duration, workspace) in enumerate(rows)
+        ]
+    return menu
 
 
 def check_variants(trace: Trace, target: Machine, plan: Plan, limit: int) -> None:
     """Every oracle, of the trace that the plan's variants make."""
-    ways = [d for d in plan.decisions if isinstance(d, Variant)]
+    variants = [decision for decision in plan.decisions if isinstance(decision, Variant)]
     swapped = plan.apply(trace)
-    check.data_flow(Plan.of(trace, ways).apply(trace), swapped)
+    check.data_flow(Plan.of(trace, variants).apply(trace), swapped)
     check.budget(swapped, limit, host=target.pinned)
     line = simulate(swapped, target, capacity=limit)
     check.timeline(swapped, line, target.durations(swapped), capacity=limit, duplex=target.duplex)

@@ -22,11 +22,12 @@ from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.facts.limits import FAR, Judge, floor
 from gpumem.swap.plan import Plan, Variant
 from gpumem.swap.plan.tails import Tails
-from gpumem.swap.search import annealing, multistart
-from gpumem.swap.search.annealing import Annealing
+from gpumem.swap.search import multistart, walk
+from gpumem.swap.search._recompute_state import POINTS
 from gpumem.swap.search.instance import Instance
 from gpumem.swap.search.multistart import CHEAP, MORE, PROGRAM, SLOW, SMALL, SWAPPING, planners
 from gpumem.swap.search.planner import lowest, search
+from gpumem.swap.search.walk import SearchWalk
 from gpumem.testing import steps
 from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import shared
@@ -132,20 +133,20 @@ def test_an_effort_that_is_none_is_refused(wrong: dict[str, float]) -> None:
 @pytest.mark.jit
 def test_time_up_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = bundled("vgg16")
-    told: list[str] = []
+    texts: list[str] = []
     limit, moment = trace.peak_load * 55 // 100, 0.0
 
     def hear(text: str) -> None:
         nonlocal moment
-        told.append(text)
+        texts.append(text)
         moment = 0.0 if text == "published planners" else 2.0  # up with the first step of annealing
 
     monkeypatch.setattr(work, "now", lambda: moment)
     plan = search(trace, GTX, limit, recompute=False, seconds=1.0, progress=hear)
     check_plan(trace, GTX, plan, limit)
-    assert told[0] == "published planners" and len(told) == 2 and "% of the peak" in told[-1]
-    found = Annealing(Instance.of(trace, GTX, limit), 1.0, 0).d
-    assert np.all(np.diff(found.points[: found.used[0]]) > 0)
+    assert texts[0] == "published planners" and len(texts) == 2 and "% of the peak" in texts[-1]
+    drops = SearchWalk(Instance.of(trace, GTX, limit), 1.0, 0).drops
+    assert np.all(np.diff(drops.points[: drops.used[POINTS]]) > 0)
 
 
 def test_a_gap_that_pays_only_with_another_one_is_found() -> None:
@@ -179,8 +180,8 @@ def test_the_search_is_never_worse_than_what_it_starts_from(data: st.DataObject)
         assert others[0] is None
         return
     check_variants(trace, target, plan, limit)
-    found = time(lambda *_: plan)
-    assert found is not None and (others[0] is None or found <= others[0])
+    reached = time(lambda *_: plan)
+    assert reached is not None and (others[0] is None or reached <= others[0])
     try:
         start = known(trace, target, limit)
     except NotReached:
@@ -208,16 +209,18 @@ def test_a_search_of_any_effort_is_at_or_below_all_that_it_asks(data: st.DataObj
     some = (*CHEAP, *MORE, *((PROGRAM,) if trace.n <= SMALL and recompute else ()))
     for effort, asked in ((1e-6, CHEAP), (0.1 + 1e-6, some), (0.25 + 1e-6, (*some, *SLOW))):
         with patched(WORK=1.0):  # planners by the effort, hardly any annealing
-            found = makespan(trace, target, limit, partial(search, effort=effort, recompute=recompute, algorithms=None))
-        ways = asked if recompute else [p.with_known({"recompute": False}) for p in asked if p not in SLOW]
-        assert found <= min(makespan(trace, target, limit, way) for way in (*ways, *SWAPPING))
+            reached = makespan(
+                trace, target, limit, partial(search, effort=effort, recompute=recompute, algorithms=None)
+            )
+        planners_asked = asked if recompute else [p.with_known({"recompute": False}) for p in asked if p not in SLOW]
+        assert reached <= min(makespan(trace, target, limit, planner) for planner in (*planners_asked, *SWAPPING))
 
 
 @contextmanager
 def patched(**constants: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in constants.items():
-            patch.setattr(annealing, name, value)
+            patch.setattr(walk, name, value)
         patch.setattr(multistart, "TRIES", 1.0)
         yield
 
@@ -231,16 +234,16 @@ def test_on_shared_traces_too(path: Path, recompute: bool) -> None:
     limit = max(trace.peak_load * 6 // 10, floor(trace)[1])
     asked = planners(trace, 0.1, recompute=recompute)
     with patched(WORK=1.0):
-        found = makespan(trace, GTX, limit, partial(search, effort=0.1, recompute=recompute, algorithms={}))
-    assert found <= min(makespan(trace, GTX, limit, way) for way in asked)
+        reached = makespan(trace, GTX, limit, partial(search, effort=0.1, recompute=recompute, algorithms={}))
+    assert reached <= min(makespan(trace, GTX, limit, planner) for planner in asked)
 
 
 @pytest.mark.jit
 def test_a_plan_without_overhead_ends_the_search() -> None:
-    trace, told = bundled("vgg16"), list[str]()
+    trace, texts = bundled("vgg16"), list[str]()
     limit = trace.peak_load * 97 // 100
-    plan = search(trace, GTX, limit, progress=told.append)
-    assert told == ["published planners"] and overhead(trace, GTX, plan, limit) == 0
+    plan = search(trace, GTX, limit, progress=texts.append)
+    assert texts == ["published planners"] and overhead(trace, GTX, plan, limit) == 0
 
 
 def test_who_is_slow_does_not_take_the_time_of_who_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,9 +267,9 @@ def test_who_is_slow_does_not_take_the_time_of_who_is_cheap(monkeypatch: pytest.
         Judge(trace, GTX, limit),
     )
     with work.within(10.0):
-        multistart.ask_all(cheap, judge, {}, Tails(trace, trace), {})
+        multistart.ask_all(cheap, judge, {}, Tails(trace, trace), known={})
         with work.part(share=multistart.START):
-            multistart.ask_all(slow, judge, {}, Tails(trace, trace), {}, each=0.5)
+            multistart.ask_all(slow, judge, {}, Tails(trace, trace), known={}, each=0.5)
     assert asked == [("a", 10.0), ("b", 9.5), ("c", 1.35), ("d", 1.35)]
 
 
@@ -283,29 +286,29 @@ def test_cut_short_a_search_has_what_the_cheap_ones_have(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(work, "now", lambda: moment)
     monkeypatch.setattr(multistart, "SWAPPING", (slow,))
-    found = makespan(trace, GTX, limit, partial(search, seconds=1.0))
-    assert found <= min(makespan(trace, GTX, limit, way) for way in CHEAP) < FAR
+    reached = makespan(trace, GTX, limit, partial(search, seconds=1.0))
+    assert reached <= min(makespan(trace, GTX, limit, planner) for planner in CHEAP) < FAR
 
 
 @pytest.mark.jit
 def test_an_op_takes_a_slower_way_where_that_costs_least() -> None:
-    trace, ways = chain(workspace=25)
-    plan = search(trace, CARD, 80, effort=1e-4, algorithms=ways)
+    trace, menu = chain(workspace=25)
+    plan = search(trace, CARD, 80, effort=1e-4, algorithms=menu)
     assert simulate(plan.apply(trace), CARD, capacity=80).makespan == 265
     assert Variant(1, "narrow", 65, 0) in plan.decisions
-    assert plan == search(trace, CARD, 80, effort=1e-4, algorithms=ways)
+    assert plan == search(trace, CARD, 80, effort=1e-4, algorithms=menu)
 
 
 @pytest.mark.jit
 def test_limits_below_what_recorded_workspaces_need() -> None:
-    trace, ways = chain(workspace=60)
+    trace, menu = chain(workspace=60)
     with pytest.raises(Infeasible, match="op 1 must hold 90 B"):
         search(trace, CARD, 80, algorithms={})
     with pytest.raises(Infeasible, match="op 1 must hold 90 B"):
-        search(trace, CARD, 80, algorithms=ways, recompute=False)
+        search(trace, CARD, 80, algorithms=menu, recompute=False)
     with pytest.raises(Infeasible, match="op 2 must hold 60 B"):
-        search(trace, CARD, 59, algorithms=ways)
-    plan = search(trace, CARD, 80, effort=1e-4, algorithms=ways)
+        search(trace, CARD, 59, algorithms=menu)
+    plan = search(trace, CARD, 80, effort=1e-4, algorithms=menu)
     assert simulate(plan.apply(trace), CARD, capacity=80).makespan == 265
 
 

@@ -1,4 +1,4 @@
-"""Plans for durations that may be off: within the limit, no dearer than told, and better where they are off."""
+"""Plans for durations that may be off: within the limit, no dearer than a price, and better where they are off."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def test_a_candidate_that_costs_more_as_estimated_is_none(
     monkeypatch.setattr(robust, "realised", drawn)
     monkeypatch.setattr(robust, "PRICE", price)
     others = [lambda *_: plans["on-demand-nonblocking"]]
-    assert robust.most_robust(trace, GTX, limit, OFF, lambda *_: plans["autoswap"], others) == plans[chosen]
+    assert (
+        robust.most_robust(robust.Question(trace, GTX, limit, OFF), lambda *_: plans["autoswap"], others)
+        == plans[chosen]
+    )
 
 
 @pytest.mark.parametrize("sigma", [-0.1, 3.5])

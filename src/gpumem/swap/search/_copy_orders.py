@@ -1,85 +1,109 @@
-"""What is swapped, in which order each engine copies, and draws; `p`, `d`, `s` as in `_moves`."""
+"""Which gaps are swapped, in which order each engine copies, and random draws."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gpumem.base.jit import inner, jit
-from gpumem.swap.search._evaluate import SwapProblem, SwapState
-from gpumem.swap.search._recompute_state import Drops
+from gpumem.swap.search._evaluate import IN, OUT, SwapProblem, SwapState
+from gpumem.swap.search._recompute_state import RecomputeState
 from gpumem.trace import I64
 
-MODULUS, FACTOR = 2**31 - 1, 48271  # Lehmer's generator: the same draws with and without the compiler
+# Lehmer's generator (Park and Miller's "minimal standard", with the factor that they recommended later): NumPy's own
+# draws differ with and without the compiler.
+MODULUS, FACTOR = 2**31 - 1, 48271
+SHIFT = 3  # places that a copy moves within its engine's order, at most; not tuned
+
+
+class Key(NamedTuple):
+    """By which an engine's copies are ordered where none has been moved: gap `g` by `time[at[g] // per]`."""
+
+    time: I64  # ns, of each op
+    at: I64  # of each gap: an op, or a position
+    per: int  # 1 for ops, 2 for positions
 
 
 @inner
-def draw(seed: I64, below: int) -> int:
+def draw(random: I64, below: int) -> int:
     """Return a random integer in [0, below)."""
-    seed[0] = seed[0] * FACTOR % MODULUS
-    drawn: int = seed[0] % below
+    random[0] = random[0] * FACTOR % MODULUS
+    drawn: int = random[0] % below
     return drawn
 
 
 @jit
-def toggle(p: SwapProblem, d: Drops, s: SwapState, g: int) -> None:
-    """Select gap `g`, or drop it; the first selected gap of a value pays for its copy-out."""
-    v = p.value[g]
-    before = _payer(p, s, v)
-    s.selected[g] = not s.selected[g]
-    payer = _payer(p, s, v)
-    if payer != before:
-        if before >= 0:
-            s.used[0] = remove(s.outs, s.used[0], before)
+def toggle(problem: SwapProblem, drops: RecomputeState, swaps: SwapState, gap: int) -> None:
+    """Select a gap, or unselect it; the first selected gap of a value pays for its copy-out."""
+    value = problem.value[gap]
+    payer_before = _payer(problem, swaps, value)
+    swaps.selected[gap] = not swaps.selected[gap]
+    payer = _payer(problem, swaps, value)
+    if payer != payer_before:
+        if payer_before >= 0:
+            swaps.lengths[OUT] = remove(swaps.outs, swaps.lengths[OUT], payer_before)
         if payer >= 0:
-            s.used[0] = insert(s.outs, s.used[0], payer, p.end, p.after, 1)
-        for k in range(p.first[v], p.last[v]):
-            s.payer[k] = payer
-    if s.selected[g]:
-        s.used[1] = insert(s.ins, s.used[1], g, p.begin, d.due, 2)
+            swaps.lengths[OUT] = insert(swaps.outs, swaps.lengths[OUT], payer, Key(problem.end, problem.after, 1))
+        for other in range(problem.first[value], problem.last[value]):
+            swaps.payer[other] = payer
+    if swaps.selected[gap]:
+        swaps.lengths[IN] = insert(swaps.ins, swaps.lengths[IN], gap, Key(problem.begin, drops.due, 2))
     else:
-        s.used[1] = remove(s.ins, s.used[1], g)
+        swaps.lengths[IN] = remove(swaps.ins, swaps.lengths[IN], gap)
 
 
 @inner
-def _payer(p: SwapProblem, s: SwapState, v: int) -> int:
-    for g in range(p.first[v], p.last[v]):
-        if s.selected[g]:
-            return g if p.out_ns[g] > 0 else -1
+def reorder(problem: SwapProblem, drops: RecomputeState, swaps: SwapState, gap: int) -> None:
+    """Sort a copy-in anew, whose gap has another deadline now."""
+    count = remove(swaps.ins, swaps.lengths[IN], gap)
+    swaps.lengths[IN] = insert(swaps.ins, count, gap, Key(problem.begin, drops.due, 2))
+
+
+@inner
+def _payer(problem: SwapProblem, swaps: SwapState, value: int) -> int:
+    for gap in range(problem.first[value], problem.last[value]):
+        if swaps.selected[gap]:
+            return gap if problem.out_ns[gap] > 0 else -1
     return -1
 
 
 @inner
-def remove(order: I64, count: int, g: int) -> int:
-    kept = 0
-    for q in range(count):
-        if order[q] != g:
-            order[kept] = order[q]
-            kept += 1
-    return kept
+def remove(order: I64, count: int, gap: int) -> int:
+    """Take a gap out of an order; return how many are left."""
+    left = 0
+    for turn in range(count):
+        if order[turn] != gap:
+            order[left] = order[turn]
+            left += 1
+    return left
 
 
 @inner
-def insert(order: I64, count: int, g: int, time: I64, op: I64, per: int) -> int:
-    """Put `g` behind the last one whose time, that of `op[g] // per`, is earlier, ties by index."""
-    q, key = count, time[op[g] // per]
-    while q > 0:
-        other = time[op[order[q - 1]] // per]
-        if other < key or (other == key and order[q - 1] < g):
+def insert(order: I64, count: int, gap: int, key: Key) -> int:
+    """Put a gap behind the last one whose key is lower, ties by index; return how many there are then.
+
+    From the end: copies that were moved may be out of order, and the last ones stay where they are.
+    """
+    turn, moment = count, key.time[key.at[gap] // key.per]
+    while turn > 0:
+        other = key.time[key.at[order[turn - 1]] // key.per]
+        if other < moment or (other == moment and order[turn - 1] < gap):
             break
-        order[q] = order[q - 1]
-        q -= 1
-    order[q] = g
+        order[turn] = order[turn - 1]
+        turn -= 1
+    order[turn] = gap
     return count + 1
 
 
 @inner
-def shift(order: I64, count: int, seed: I64) -> None:
+def shift(order: I64, count: int, random: I64) -> None:
     """Move one copy by up to three places."""
     if count < 2:
         return
-    a = draw(seed, count)
-    b = min(max(a + (1 + draw(seed, 3)) * (1 if draw(seed, 2) else -1), 0), count - 1)
-    g = order[a]
-    while a != b:
-        step = 1 if b > a else -1
-        order[a] = order[a + step]
-        a += step
-    order[b] = g
+    turn = draw(random, count)
+    target = min(max(turn + (1 + draw(random, SHIFT)) * (1 if draw(random, 2) else -1), 0), count - 1)
+    gap = order[turn]
+    while turn != target:
+        step = 1 if target > turn else -1
+        order[turn] = order[turn + step]
+        turn += step
+    order[target] = gap

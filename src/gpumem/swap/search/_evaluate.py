@@ -1,16 +1,22 @@
-"""How the two copy engines would run if memory delayed nothing, and what the load would then be.
+"""How the two copy engines would run if memory delayed nothing, and how many bytes would then be live.
 
 The evaluator of `search`: copies out run as soon as they can, copies in as late as they can, each engine in its own
-order. The load is followed through op starts, ends of copies out and starts of copies in::
+order. The live bytes are followed through op starts, ends of copies out and starts of copies in::
 
-    op starts       |--------|----|------------|-----|      load rises to what the op holds
-    out engine        [ x ][ y ]                            load falls where a copy ends
-    in engine                        [ y ]  [ x ]           load rises where a copy starts
+    op starts       |--------|----|------------|-----|      live bytes rise to what the op holds
+    out engine        [ x ][ y ]                            and fall where a copy ends
+    in engine                        [ y ]  [ x ]           and rise where a copy starts
 
-Positions: `2 i` is the place before op `i`, where copies are issued and values are made again, `2 i + 1`
-is op `i`.
+Positions: `2 i` is the place before op `i`, where copies are issued and values are recomputed, `2 i + 1` is op `i`.
+The schedule repeats with a period, so times lie on a circle: a gap may begin in one iteration and end in the next.
+Points are those positions at which the live bytes can exceed the limit; the evaluator looks at no others.
 
-Everywhere `p` is the problem, `d` what is dropped, `s` a state, `x` its evaluation.
+What a swapped gap is good for, from the copy-out that its value needs and the copy-in that ends it::
+
+    access            [ copy out ]      [ copy in ] access     COPIED: off the device between the two copies
+    access .................            [ copy in ] access     CLEAN: the host has the value, off from the access on
+    access     [ copy out of another gap ]  [ copy in ] access     LATE: that copy ends after the access
+    access    [ copy in ] [ copy out ]                         USELESS: back before it has left
 """
 
 from __future__ import annotations
@@ -20,28 +26,33 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.search._recompute_state import Drops
+from gpumem.swap.search._recompute_state import POINTS, RecomputeState
 from gpumem.trace import I64, Bool
 
-FAR = 2**60
+FAR = 2**60  # ns or bytes: beyond all times and sizes, and twice it is still an int64
+# Of a second of engine time in each second of an iteration, in units of cost: it breaks ties in favour of the plan that
+# copies less. Not tuned.
+ENGINE_COST = 1e-3
+OUT, IN = range(2)  # the engines, in `SwapState.lengths`
+COPIED, CLEAN, LATE, USELESS = range(4)  # what a swapped gap is good for
 
 
 class SwapProblem(NamedTuple):
-    """What a search does not change. m gaps, n ops; `after` and `before` as op and turn of the circle."""
+    """What a search does not change. m gaps, n ops; `after` and `before` as an op and the iteration that it is of."""
 
-    begin: I64  # n: when each op starts without a plan, all by their fastest ways
+    begin: I64  # n: ns, when each op starts without a plan, all by their fastest variants
     end: I64  # n
     after: I64  # m
-    after_turn: I64
+    after_iteration: I64
     before: I64
-    before_turn: I64
+    before_iteration: I64
     size: I64
     out_ns: I64
     in_ns: I64
     value: I64
     first: I64  # of each value: its gaps are `first` up to `last`
     last: I64
-    turn: int  # ns of an iteration
+    period: int  # ns of an iteration
     duplex: bool
     constant: Bool  # m: the host always holds it
     hosted: I64  # 2 n: bytes on the host without swapping, at the place before each op and at the op
@@ -54,10 +65,24 @@ class SwapState(NamedTuple):
 
     selected: Bool  # m
     payer: I64  # m: the gap that copies the value out, -1 where none has to
-    outs: I64  # m: gaps in the order of their copies out; used[0] of them
-    ins: I64  # m: gaps in the order of their copies in; used[1] of them
-    used: I64
+    outs: I64  # m: gaps in the order of their copies out, `lengths[OUT]` of them
+    ins: I64  # m: gaps in the order of their copies in, `lengths[IN]` of them
+    lengths: I64  # 2: of both orders
     stall: I64  # n: ns
+
+    @classmethod
+    def of(cls, problem: SwapProblem) -> SwapState:
+        """Swap nothing."""
+        gaps, ops = len(problem.size), len(problem.begin)
+        outs, ins = np.zeros((2, gaps + 1), np.int64)
+        return cls(
+            selected=np.zeros(gaps, np.bool_),
+            payer=np.full(gaps, -1),
+            outs=outs,
+            ins=ins,
+            lengths=np.zeros(2, np.int64),
+            stall=np.zeros(ops, np.int64),
+        )
 
     def copy(self) -> SwapState:
         """Return a copy that shares nothing."""
@@ -67,182 +92,210 @@ class SwapState(NamedTuple):
 class Evaluation(NamedTuple):
     """What follows from a state: times in ns since the iteration in which a value was made."""
 
-    begin: I64  # 2 n: when each position begins, with stalls and reruns
+    begin: I64  # 2 n: when each position begins, with stalls and recomputations
     end: I64  # n: when each op ends
-    turn: I64  # 1: length of the iteration
+    period: I64  # 1: length of the iteration
     opens: I64  # m: when the access before the gap ends
     closes: I64  # m: when the access after it starts
-    gone: I64  # m: when the copy-out has ended
-    back: I64  # m: when the copy-in starts
-    kind: I64  # m
-    leaving: I64  # 2 n + 1: bytes that leave at each point
-    early: I64  # 2 n + 1: bytes that leave before the op of a point waits
+    out_end: I64  # m: when the copy-out has ended
+    in_start: I64  # m: when the copy-in starts
+    kind: I64  # m: COPIED, CLEAN, LATE or USELESS
+    freed: I64  # 2 n + 1: bytes that leave at each point without a copy of their own
+    freed_early: I64  # 2 n + 1: bytes that leave before the op of a point waits
     out_time: I64  # m: ends of copies out round the circle, ascending
     out_size: I64
     in_time: I64  # m: starts of copies in, ascending
     in_size: I64
-    host: I64  # 2 n + 1: changes of the bytes on the host, from each place and op to the next
-    worst: I64  # 1: the point at which the load is too high by most
+    host_change: I64  # 2 n + 1: changes of the bytes on the host, from each place and op to the next
+    worst: I64  # 1: the point at which the live bytes exceed the limit by most
 
     @classmethod
-    def of(cls, p: SwapProblem) -> Evaluation:
-        """Make room."""
-        n, m = len(p.begin), len(p.size)
-        sizes = (2 * n, n, 1, m, m, m, m, m, 2 * n + 1, 2 * n + 1, m, m, m, m, 2 * n + 1, 1)
-        return cls(*(np.zeros(size, np.int64) for size in sizes))
+    def of(cls, problem: SwapProblem) -> Evaluation:
+        """Allocate all columns."""
+        ops, gaps = len(problem.begin), len(problem.size)
+        points = 2 * ops + 1
+        columns = (2 * ops, ops, 1, gaps, gaps, gaps, gaps, gaps, points, points, gaps, gaps, gaps, gaps, points, 1)
+        return cls(*(np.zeros(length, np.int64) for length in columns))
 
 
-COPIED, CLEAN, LATE, USELESS = range(4)
+class State(NamedTuple):
+    """One state of a search with what the evaluator found of it; steps change `drops` and `swaps` in place."""
+
+    problem: SwapProblem
+    drops: RecomputeState
+    swaps: SwapState
+    times: Evaluation
 
 
 @inner
-def _in_turn(time: int, turn: int) -> int:
-    """`time % turn`, for times a few turns away: much quicker than to divide."""
+def _on_circle(time: int, period: int) -> int:
+    """`time % period`, for times a few periods away: much quicker than to divide."""
     while time < 0:
-        time += turn
-    while time >= turn:
-        time -= turn
+        time += period
+    while time >= period:
+        time -= period
     return time
 
 
 @jit
-def retime(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation) -> None:
-    """Set the times of ops and accesses: a stall, what is made again and a slower way delay all that follows."""
-    # columns by name: looked up in the tuples at every use, the loops take many times as long
-    starts, ends, stall, added, longer, begin, end = p.begin, p.end, s.stall, d.added, d.longer, x.begin, x.end
-    late = 0
-    for i in range(len(starts)):
-        # What the op before gave back is free while this one waits; reruns wait too, and nothing is free before them.
-        begin[2 * i] = starts[i] + late + (stall[i] if added[i] else 0)
-        late += stall[i] + added[i]
-        begin[2 * i + 1] = starts[i] + late
-        late += longer[i]
-        end[i] = ends[i] + late
-    turn = p.turn + late
-    x.turn[0] = turn
-    after, after_turn, due, due_turn, opens, closes = p.after, p.after_turn, d.due, d.due_turn, x.opens, x.closes
-    for g in range(len(after)):
-        opens[g] = end[after[g]] + after_turn[g] * turn
-        closes[g] = begin[due[g]] + due_turn[g] * turn
+def retime(state: State) -> None:
+    """Set the times of ops and accesses: a stall, a recomputation and a slower variant delay all that follows."""
+    problem, drops, times = state.problem, state.drops, state.times
+    # Columns by name: looked up in the tuples at every use, the loops take many times as long.
+    starts, ends, begin, end = problem.begin, problem.end, times.begin, times.end
+    stall, added_ns, extra_ns = state.swaps.stall, drops.added_ns, drops.extra_ns
+    delay = 0
+    for op in range(len(starts)):
+        # What the op before gave back is free while this one waits; recomputations wait too, and nothing is free
+        # before them.
+        begin[2 * op] = starts[op] + delay + (stall[op] if added_ns[op] else 0)
+        delay += stall[op] + added_ns[op]
+        begin[2 * op + 1] = starts[op] + delay
+        delay += extra_ns[op]
+        end[op] = ends[op] + delay
+    period = problem.period + delay
+    times.period[0] = period
+    after, after_iteration, due, due_iteration = problem.after, problem.after_iteration, drops.due, drops.due_iteration
+    opens, closes = times.opens, times.closes
+    for gap in range(len(after)):
+        opens[gap] = end[after[gap]] + after_iteration[gap] * period
+        closes[gap] = begin[due[gap]] + due_iteration[gap] * period
 
 
 @jit
-def evaluate(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, limit: int) -> tuple[float, int]:
-    """Return the cost of a state, and by how many bytes the load exceeds `limit` somewhere (0: the state will do).
+def evaluate(state: State, limit: int) -> tuple[float, int]:
+    """Return the cost of a state, and by how many bytes it exceeds `limit` somewhere (0: the state will do).
 
-    The cost adds up: overload at all points, the largest overload, gaps that are back before they are gone,
-    host memory above the budget, and a little for the engines' time. O(points + m log points).
+    The cost adds up: excess at all points, the largest excess, gaps that are back before they have left, host memory
+    above the budget, and a little for the engines' time. O(points + m log points).
     """
-    _run_in(p, s, x)
-    _run_out(p, s, x)
-    if p.placed:
-        _back_with_ops(p, s, x)
-    bad, absent = _classify(p, d, s, x, limit)
-    total, worst = _overload(p, d, s, x, absent, limit)
-    used = 0
-    for q in range(s.used[0]):
-        used += p.out_ns[s.outs[q]]
-    for q in range(s.used[1]):
-        used += p.in_ns[s.ins[q]]
-    host = host_excess(p, s, x) if p.pinned >= 0 else 0
-    cost = (total / max(d.used[0], 1) + worst) / limit + bad + 1e-3 * used / x.turn[0] + host / max(p.pinned, 1)
-    return cost, max(worst, 1 if bad > 0 or host > 0 else 0)
+    problem, drops, swaps, times = state.problem, state.drops, state.swaps, state.times
+    # Copies in first: with half duplex, copies out take the holes between them.
+    _copy_in_late(state)
+    _copy_out_early(state)
+    if problem.placed:
+        _start_with_ops(state)
+    useless, off_device = _classify(state, limit)
+    total, worst = _follow_live_bytes(state, off_device, limit)
+    engine_ns = 0
+    for turn in range(swaps.lengths[OUT]):
+        engine_ns += problem.out_ns[swaps.outs[turn]]
+    for turn in range(swaps.lengths[IN]):
+        engine_ns += problem.in_ns[swaps.ins[turn]]
+    host = host_excess(problem, swaps, times) if problem.pinned >= 0 else 0
+    # The mean over all points guides towards the limit, the largest excess finishes the last of them.
+    excess = (total / max(drops.used[POINTS], 1) + worst) / limit
+    cost = excess + useless + ENGINE_COST * engine_ns / times.period[0] + host / max(problem.pinned, 1)
+    # A useless gap, or too much on the host, is no plan either, even where the live bytes keep to the limit.
+    return cost, max(worst, 1 if useless > 0 or host > 0 else 0)
 
 
 @inner
-def _run_out(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
-    """Copies out, one after another, each as soon as its access has ended; the second turn knows the first.
+def _copy_in_late(state: State) -> None:
+    """Copies in, backwards from the last, each as late as its access and the copy after it allow.
+
+    Two rounds of the circle: the first finds when the engine is busy at the boundary, the second keeps to it.
+    """
+    problem, swaps, times = state.problem, state.swaps, state.times
+    period, clock = times.period[0], FAR
+    ins, closes, in_start, in_ns = swaps.ins, times.closes, times.in_start, problem.in_ns
+    for _ in range(2):
+        for turn in range(swaps.lengths[IN] - 1, -1, -1):
+            gap = ins[turn]
+            due = _on_circle(closes[gap] - 1, period) + 1
+            clock = min(clock, due) - in_ns[gap]
+            in_start[gap] = closes[gap] + clock - due
+        clock += period
+
+
+@inner
+def _copy_out_early(state: State) -> None:
+    """Copies out, one after another, each as soon as its access has ended; the second round knows the first.
 
     Half duplex: each in the first hole between copies in that is long enough.
     """
-    turn, clock, count = x.turn[0], -FAR, 0 if p.duplex else s.used[1]
-    outs, ins, out_ns, in_ns, opens, gone = s.outs, s.ins, p.out_ns, p.in_ns, x.opens, x.gone
-    closes, back = x.closes, x.back
+    problem, swaps, times = state.problem, state.swaps, state.times
+    period, clock, count = times.period[0], -FAR, 0 if problem.duplex else swaps.lengths[IN]
+    outs, ins, out_ns, in_ns = swaps.outs, swaps.ins, problem.out_ns, problem.in_ns
+    opens, closes, out_end, in_start = times.opens, times.closes, times.out_end, times.in_start
     for _ in range(2):
-        q = -count  # copies in of the iteration before come first
-        for k in range(s.used[0]):
-            g = outs[k]
-            ready = _in_turn(opens[g], turn)
+        hole = -count  # copies in of the iteration before come first
+        for turn in range(swaps.lengths[OUT]):
+            gap = outs[turn]
+            ready = _on_circle(opens[gap], period)
             clock = max(clock, ready)
-            while q < 2 * count:
-                h = ins[q % count]
-                start = back[h] - closes[h] + _in_turn(closes[h] - 1, turn) + 1 + (q // count) * turn
-                if start >= clock + out_ns[g]:
+            while hole < 2 * count:
+                other = ins[hole % count]
+                start = in_start[other] - closes[other] + _on_circle(closes[other] - 1, period) + 1
+                start += (hole // count) * period
+                if start >= clock + out_ns[gap]:
                     break
-                clock = max(clock, start + in_ns[h])
-                q += 1
-            clock += out_ns[g]
-            gone[g] = opens[g] + clock - ready
-        clock -= turn
+                clock = max(clock, start + in_ns[other])
+                hole += 1
+            clock += out_ns[gap]
+            out_end[gap] = opens[gap] + clock - ready
+        clock -= period
 
 
 @inner
-def _run_in(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
-    """Copies in, backwards from the last, each as late as its access and the copy after it allow."""
-    turn, clock = x.turn[0], FAR
-    ins, closes, back, in_ns = s.ins, x.closes, x.back, p.in_ns
-    for _ in range(2):
-        for q in range(s.used[1] - 1, -1, -1):
-            g = ins[q]
-            due = _in_turn(closes[g] - 1, turn) + 1
-            clock = min(clock, due) - in_ns[g]
-            back[g] = closes[g] + clock - due
-        clock += turn
+def _start_with_ops(state: State) -> None:
+    """Count each buffer from the start of the op in which its copy-in starts."""
+    swaps, times = state.swaps, state.times
+    period = times.period[0]
+    for turn in range(swaps.lengths[IN]):
+        gap = swaps.ins[turn]
+        time = _on_circle(times.in_start[gap], period)
+        begun = np.searchsorted(times.begin, time, side="right")
+        times.in_start[gap] -= time - (times.begin[begun - 1] if begun else 0)
 
 
 @inner
-def _back_with_ops(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
-    """Let each buffer be back from the start of the op in which its copy-in starts."""
-    turn = x.turn[0]
-    for q in range(s.used[1]):
-        g = s.ins[q]
-        time = _in_turn(x.back[g], turn)
-        begun = np.searchsorted(x.begin, time, side="right")
-        x.back[g] -= time - (x.begin[begun - 1] if begun else 0)
-
-
-@inner
-def _classify(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, limit: int) -> tuple[float, int]:
-    """Find what each gap is good for; return the penalty for useless ones, and the bytes absent at time 0."""
-    turn, bad, absent, n = x.turn[0], 0.0, 0, len(p.begin)
-    ins, payers, size, after, next_point = s.ins, s.payer, p.size, p.after, d.next_point
-    opens, gone, back, kind, leaving, early = x.opens, x.gone, x.back, x.kind, x.leaving, x.early
-    points, stall, added, count = d.points, s.stall, d.added, d.used[0]
-    for k in range(count + 1):
-        leaving[k], early[k] = 0, 0
-    for q in range(s.used[1]):
-        g = ins[q]
-        payer = payers[g]
-        kind[g] = COPIED
-        if payer != g:
-            kind[g], gone[g] = CLEAN, opens[g]
-            if payer >= 0 and gone[payer] > opens[g]:
-                kind[g], gone[g] = LATE, gone[payer]
-        if back[g] <= gone[g]:
-            bad += (gone[g] - back[g]) / turn + size[g] / limit
-            kind[g] = USELESS
+def _classify(state: State, limit: int) -> tuple[float, int]:
+    """Find what each gap is good for; return the penalty for useless ones, and the bytes off the device at time 0."""
+    problem, drops, swaps, times = state.problem, state.drops, state.swaps, state.times
+    period, useless, off_device, ops = times.period[0], 0.0, 0, len(problem.begin)
+    ins, payers, size, after, next_point = swaps.ins, swaps.payer, problem.size, problem.after, drops.next_point
+    opens, out_end, in_start, kind = times.opens, times.out_end, times.in_start, times.kind
+    freed, freed_early = times.freed, times.freed_early
+    points, stall, added_ns, count = drops.points, swaps.stall, drops.added_ns, drops.used[POINTS]
+    for point in range(count + 1):
+        freed[point], freed_early[point] = 0, 0
+    for turn in range(swaps.lengths[IN]):
+        gap = ins[turn]
+        payer = payers[gap]
+        kind[gap] = COPIED
+        if payer != gap:
+            kind[gap], out_end[gap] = CLEAN, opens[gap]
+            if payer >= 0 and out_end[payer] > opens[gap]:
+                kind[gap], out_end[gap] = LATE, out_end[payer]
+        if in_start[gap] <= out_end[gap]:
+            # By time and by bytes: the shorter the overlap, the nearer is a state in which the gap is of use.
+            useless += (out_end[gap] - in_start[gap]) / period + size[gap] / limit
+            kind[gap] = USELESS
             continue
-        if kind[g] == CLEAN:
-            i = after[g] + 1 if after[g] + 1 < n else 0
-            k = next_point[2 * i]
-            if k < count and points[k] == 2 * i + 1 and stall[i] > 0 and added[i] == 0:
-                early[k] += size[g]
+        if kind[gap] == CLEAN:
+            op = after[gap] + 1 if after[gap] + 1 < ops else 0
+            point = next_point[2 * op]
+            # An op that waits begins later than the op before it ended: the bytes are free in between.
+            if point < count and points[point] == 2 * op + 1 and stall[op] > 0 and added_ns[op] == 0:
+                freed_early[point] += size[gap]
             else:
-                leaving[k] += size[g]
-        elif kind[g] == LATE:
-            leaving[_point(d, x, _in_turn(gone[g], turn))] += size[g]
-        if gone[g] - _in_turn(gone[g], turn) + turn < back[g]:
-            absent += size[g]
-    return bad, absent
+                freed[point] += size[gap]
+        elif kind[gap] == LATE:
+            freed[_first_point(state, _on_circle(out_end[gap], period))] += size[gap]
+        if out_end[gap] - _on_circle(out_end[gap], period) + period < in_start[gap]:
+            off_device += size[gap]
+    return useless, off_device
 
 
 @inner
-def _point(d: Drops, x: Evaluation, time: int) -> int:
+def _first_point(state: State, time: int) -> int:
     """The first point that begins at `time` or later."""
-    low, high = 0, d.used[0]
+    begin, points = state.times.begin, state.drops.points
+    low, high = 0, state.drops.used[POINTS]
     while low < high:
         middle = (low + high) // 2
-        if x.begin[d.points[middle]] < time:
+        if begin[points[middle]] < time:
             low = middle + 1
         else:
             high = middle
@@ -250,94 +303,108 @@ def _point(d: Drops, x: Evaluation, time: int) -> int:
 
 
 @inner
-def _round(order: I64, count: int, when: I64, late: int, p: SwapProblem, x: Evaluation, time: I64, size: I64) -> None:
+def _lay_round_circle(state: State, engine: int) -> None:
     """Lay the times of an engine round the circle, ascending: its order, rotated to where time begins.
 
-    Evaluation lie in `[late, turn + late)`: what happens at the boundary is an end at 0, but a start at `turn`.
+    Ends of copies out lie in `[0, period)`, starts of copies in in `[1, period + 1)`: at the boundary a copy that ends
+    gives its bytes back to the iteration that begins, one that starts takes them from the iteration that ends.
     """
-    turn, kind, bytes_ = x.turn[0], x.kind, p.size
-    first, least = 0, turn + late
-    for q in range(count):
-        t = _in_turn(when[order[q]] - late, turn) + late
-        if t < least:
-            first, least = q, t
-    for q in range(count):
-        g = order[q + first - count if q + first >= count else q + first]
-        time[q], size[q] = _in_turn(when[g] - late, turn) + late, 0 if kind[g] == USELESS else bytes_[g]
+    swaps, times, bytes_ = state.swaps, state.times, state.problem.size
+    period, kind, count = times.period[0], times.kind, swaps.lengths[engine]
+    if engine == OUT:
+        order, when, origin, time, size = swaps.outs, times.out_end, 0, times.out_time, times.out_size
+    else:
+        order, when, origin, time, size = swaps.ins, times.in_start, 1, times.in_time, times.in_size
+    first, least = 0, period + origin
+    for turn in range(count):
+        moment = _on_circle(when[order[turn]] - origin, period) + origin
+        if moment < least:
+            first, least = turn, moment
+    for turn in range(count):
+        gap = order[turn + first - count if turn + first >= count else turn + first]
+        time[turn] = _on_circle(when[gap] - origin, period) + origin
+        size[turn] = 0 if kind[gap] == USELESS else bytes_[gap]
 
 
 @inner
-def _overload(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, absent: int, limit: int) -> tuple[float, int]:
-    """Follow the load round the circle; return overload added up over points, and the largest.
+def _follow_live_bytes(state: State, off_device: int, limit: int) -> tuple[float, int]:  # noqa: C901  one merge of three sequences
+    """Follow the live bytes round the circle; return the excess added up over points, and the largest.
 
-    While an op waits where nothing is made again, what the op before it gave back is free.
+    Merges three ascending sequences: points, ends of copies out, starts of copies in. While an op waits where nothing
+    is recomputed, what the op before it gave back is free.
     """
-    turn, outs, ins = x.turn[0], s.used[0], s.used[1]
-    _round(s.outs, outs, x.gone, 0, p, x, x.out_time, x.out_size)
-    _round(s.ins, ins, x.back, 1, p, x, x.in_time, x.in_size)
-    out_time, out_size, in_time, in_size = x.out_time, x.out_size, x.in_time, x.in_size
-    points, load, begin, leaving, early = d.points, d.held, x.begin, x.leaving, x.early
-    stall, added = s.stall, d.added
-    total, worst, held, o, i, count = 0.0, 0, 0, 0, 0, d.used[0]
-    for k in range(count + 1):
-        now = begin[points[k]] if k < count else turn
-        waits = k < count and points[k] % 2 == 1 and stall[points[k] // 2] > 0 and added[points[k] // 2] == 0
-        pause = begin[points[k] - 1] if waits else FAR
+    drops, swaps, times = state.drops, state.swaps, state.times
+    period, out_count, in_count = times.period[0], swaps.lengths[OUT], swaps.lengths[IN]
+    _lay_round_circle(state, OUT)
+    _lay_round_circle(state, IN)
+    out_time, out_size, in_time, in_size = times.out_time, times.out_size, times.in_time, times.in_size
+    points, occupied, stall, added_ns = drops.points, drops.occupied, swaps.stall, drops.added_ns
+    begin, freed, freed_early = times.begin, times.freed, times.freed_early
+    total, worst, held, out_turn, in_turn, count = 0.0, 0, 0, 0, 0, drops.used[POINTS]
+    for point in range(count + 1):
+        now = begin[points[point]] if point < count else period
+        op = points[point] // 2
+        waits = point < count and points[point] % 2 == 1 and stall[op] > 0 and added_ns[op] == 0
+        pause = begin[points[point] - 1] if waits else FAR
         while True:
-            out = out_time[o] if o < outs else FAR
-            back = in_time[i] if i < ins else FAR
+            out = out_time[out_turn] if out_turn < out_count else FAR
+            back = in_time[in_turn] if in_turn < in_count else FAR
+            # Where one of the two lies before the pause and the other behind it, the earlier one is taken for one in
+            # it as well: the state is then a little too good, and the simulation finds the wait that it lacks.
             if back >= pause or out > pause:
-                held, pause = load[points[k] - 1], FAR
-                absent += early[k]
+                held, pause = occupied[points[point] - 1], FAR
+                off_device += freed_early[point]
             if min(out, back) > now:
                 break
+            # At the same time, bytes are freed before others are taken, as the allocator does.
             if out <= back:
-                absent += out_size[o]
-                o += 1
+                off_device += out_size[out_turn]
+                out_turn += 1
             else:
-                absent -= in_size[i]
-                i += 1
-                over = held - absent - limit
-                if over > 0 and back < now:
-                    total += over
-                    if over > worst:
-                        worst, x.worst[0] = over, k if waits and pause == FAR else k - 1
-        if k < count:
-            absent += leaving[k]
-            held = load[points[k]]
-            over = held - absent - limit
-            if over > 0:
-                total += over
-                if over > worst:
-                    worst, x.worst[0] = over, k
+                off_device -= in_size[in_turn]
+                in_turn += 1
+                excess = held - off_device - limit
+                if excess > 0 and back < now:
+                    total += excess
+                    if excess > worst:
+                        worst, times.worst[0] = excess, point if waits and pause == FAR else point - 1
+        if point < count:
+            off_device += freed[point]
+            held = occupied[points[point]]
+            excess = held - off_device - limit
+            if excess > 0:
+                total += excess
+                if excess > worst:
+                    worst, times.worst[0] = excess, point
     return total, worst
 
 
 @jit
-def host_excess(p: SwapProblem, s: SwapState, x: Evaluation) -> int:
+def host_excess(problem: SwapProblem, swaps: SwapState, times: Evaluation) -> int:
     """Bytes on the host above the budget, each value there from its first swapped gap through its last.
 
     The account of `facts.pinned`, for copies at their accesses; all values anew at each call.
     """
-    n = len(p.begin)
-    x.host[:] = 0
-    for v in range(len(p.first)):
+    ops, change = len(problem.begin), times.host_change
+    change[:] = 0
+    for value in range(len(problem.first)):
         opens, closes = -1, -1
-        for g in range(p.first[v], p.last[v]):
-            if s.selected[g]:
-                opens = p.after[g] + n * p.after_turn[g] if opens < 0 else opens
-                closes = p.before[g] + n * p.before_turn[g]
+        for gap in range(problem.first[value], problem.last[value]):
+            if swaps.selected[gap]:
+                opens = problem.after[gap] + ops * problem.after_iteration[gap] if opens < 0 else opens
+                closes = problem.before[gap] + ops * problem.before_iteration[gap]
         if opens < 0:
             continue
-        start, stop, size = 2 * ((opens + 1) % n), 2 * (closes - opens) - 1, p.size[p.first[v]]
-        start, stop = (0, 2 * n) if p.constant[p.first[v]] else (start, start + stop)
-        x.host[start] += size
-        if stop > 2 * n:
-            x.host[0] += size
-            stop -= 2 * n
-        x.host[stop] -= size
+        gap = problem.first[value]
+        start, length, size = 2 * ((opens + 1) % ops), 2 * (closes - opens) - 1, problem.size[gap]
+        start, stop = (0, 2 * ops) if problem.constant[gap] else (start, start + length)
+        change[start] += size
+        if stop > 2 * ops:
+            change[0] += size
+            stop -= 2 * ops
+        change[stop] -= size
     most, held = 0, 0
-    for i in range(2 * n):
-        held += x.host[i]
-        most = max(most, held + p.hosted[i])
-    return max(most - p.pinned, 0)
+    for position in range(2 * ops):
+        held += change[position]
+        most = max(most, held + problem.hosted[position])
+    return max(most - problem.pinned, 0)

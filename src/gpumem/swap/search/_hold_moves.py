@@ -1,122 +1,124 @@
-"""Steps over what stays for reruns: what one replay makes, or what dies or is dropped, until another one reads it.
-
-`r`, `d` as in `_moves`.
-"""
+"""Steps over what is held for replays: what one replay computes, or what dies or is dropped, until another reads it."""
 
 from __future__ import annotations
 
 from gpumem.base.jit import inner, jit
 from gpumem.swap.search._copy_orders import draw
-from gpumem.swap.search._recompute_changes import hold, let_go, linger, outlive, present, reruns
-from gpumem.swap.search._recompute_state import MARKS, Drops, Replays
+from gpumem.swap.search._recompute_changes import drop_later, hold, hold_dead, on_device, release, replay_ops
+from gpumem.swap.search._recompute_state import MARKS, RecomputeProblem, RecomputeState
 from gpumem.trace import I64
 
-NEXT = 4  # replays ahead that something is kept for, at most; not tuned
+NEXT = 4  # replays ahead that something is held for, at most; not tuned
+# Of eight steps one ends a hold and one moves the end of a piece; the others hold something more. Not tuned.
+END, MOVE_END, HOLD_KINDS = 0, 1, 8
 
 
 @jit
-def hold_step(r: Replays, d: Drops, seed: I64) -> bool:
-    """Keep something for a replay, for longer or shorter, or no longer; False as the changes say it."""
-    kind = draw(seed, 8)
-    if not len(r.can):
+def change_holds(recompute: RecomputeProblem, drops: RecomputeState, random: I64) -> bool:
+    """Hold something for a replay, for longer or shorter, or no longer; False as the changes return it."""
+    kind = draw(random, HOLD_KINDS)
+    if not len(recompute.droppable):
         return False
-    if kind == 0:
-        return _end_one(r, d, seed)
-    if kind == 1 and d.c.pieces[0]:
-        return _other_end(r, d, draw(seed, d.c.pieces[0]), seed)
-    place = some_replay(d, draw(seed, len(d.added)))
+    if kind == END:
+        return _end_one(recompute, drops, random)
+    if kind == MOVE_END and drops.choice.pieces[0]:
+        return _move_end(recompute, drops, draw(random, drops.choice.pieces[0]), random)
+    place = next_replay(drops, draw(random, len(drops.added_ns)))
     if place < 0:
         return False
-    value = some_made(r, d, place, seed)
+    value = _draw_computed(recompute, drops, place, random)
     if value < 0:
         return False
-    return keep_for_later(r, d, value, place, seed) if draw(seed, 2) else keep_from_before(r, d, value, place)
+    if draw(random, 2):
+        return _hold_for_later(recompute, drops, value, place, random=random)
+    return _hold_from_before(recompute, drops, value, place)
 
 
 @inner
-def some_replay(d: Drops, place: int) -> int:
-    """The next place from one on where something runs again, -1 where there is none."""
-    for _ in range(len(d.wanted)):
-        if d.wanted[place]:
+def next_replay(drops: RecomputeState, place: int) -> int:
+    """The first replay from a place on, round the circle; -1 where there is none."""
+    for _ in range(len(drops.targets)):
+        if drops.targets[place]:
             return place
-        place = (place + 1) % len(d.wanted)
+        place = (place + 1) % len(drops.targets)
     return -1
 
 
 @inner
-def some_made(r: Replays, d: Drops, place: int, seed: I64) -> int:
-    """Draw a value that is made at a place; -1 for one that cannot stay."""
-    m, v = r.made, r.made.origins
-    absent, kept = present(r, d.c, place)
-    ops, _ = reruns(r, d, place, absent, kept)
+def _draw_computed(recompute: RecomputeProblem, drops: RecomputeState, place: int, random: I64) -> int:
+    """Draw a value that is computed at a place; -1 for one that cannot stay."""
+    columns, origins = recompute.columns, recompute.columns.origins
+    off_device, pieces = on_device(recompute, drops.choice, place)
+    ops, _ = replay_ops(recompute, drops, place, off_device=off_device, pieces=pieces)
     if not len(ops):
         return -1
-    x = ops[draw(seed, len(ops))]
-    count = v.write_ptr[x + 1] - v.write_ptr[x]
+    op = ops[draw(random, len(ops))]
+    count = origins.write_ptr[op + 1] - origins.write_ptr[op]
     if not count:
         return -1
-    value = m.write_value[v.write_ptr[x] + draw(seed, count)]
-    return int(value) if m.begins[value] >= 0 else -1
+    value = columns.write_value[origins.write_ptr[op] + draw(random, count)]
+    return int(value) if columns.begins[value] >= 0 else -1
 
 
 @inner
-def keep_for_later(r: Replays, d: Drops, value: int, place: int, seed: I64) -> bool:
-    """Let what is made at a place stay until one of the next replays that touch its buffer."""
-    b, skip = r.made.holder[value], draw(seed, NEXT)
-    stop = later_use(d, b, place)
+def _hold_for_later(recompute: RecomputeProblem, drops: RecomputeState, value: int, place: int, random: I64) -> bool:
+    """Hold what is computed at a place until one of the next replays that touch its buffer."""
+    buffer, skip = recompute.columns.holder[value], draw(random, NEXT)
+    stop = _next_use(drops, buffer, place)
     while skip and stop > 0:
-        further = later_use(d, b, stop)
+        further = _next_use(drops, buffer, stop)
         if further < 0:
             break
         stop, skip = further, skip - 1
-    return stop > 0 and hold(r, d, value, place, stop)
+    return stop > 0 and hold(recompute, drops, value, start=place, stop=stop)
 
 
 @inner
-def later_use(d: Drops, b: int, place: int) -> int:
+def _next_use(drops: RecomputeState, buffer: int, place: int) -> int:
     """The next replay behind a place that touches a buffer, -1 where there is none."""
-    for q in range(place + 1, len(d.wanted)):
-        if d.wanted[q] and d.marks[q, b % MARKS]:
-            return q
+    for later in range(place + 1, len(drops.targets)):
+        if drops.targets[later] and drops.touched[later, buffer % MARKS]:
+            return later
     return -1
 
 
 @inner
-def keep_from_before(r: Replays, d: Drops, value: int, place: int) -> bool:
-    """Let what was there before a place stay until its replay: after a death, a drop, or as a piece."""
-    m, c, b = r.made, d.c, r.made.holder[value]
-    for g in range(r.first[b], r.stop[b]):
-        if m.after[g] < place < c.at[g] and m.value[g] == value:
-            return linger(r, d, g, place)
-    for k in range(c.pieces[0]):
-        if c.value[k] == value and c.stop[k] < place:
-            start = c.start[k]
-            return let_go(r, d, k) and hold(r, d, value, start, place)
-    return m.end[b] <= place and outlive(r, d, b, place)
+def _hold_from_before(recompute: RecomputeProblem, drops: RecomputeState, value: int, place: int) -> bool:
+    """Hold what was there before a place until its replay: a dropped value, a piece, or a dead buffer."""
+    columns, choice = recompute.columns, drops.choice
+    buffer = columns.holder[value]
+    for gap in range(recompute.first[buffer], recompute.stop[buffer]):
+        if columns.after[gap] < place < choice.recompute_at[gap] and columns.value[gap] == value:
+            return drop_later(recompute, drops, gap, place)
+    for piece in range(choice.pieces[0]):
+        if choice.piece_value[piece] == value and choice.piece_stop[piece] < place:
+            start = choice.piece_start[piece]
+            return release(recompute, drops, piece) and hold(recompute, drops, value, start=start, stop=place)
+    return columns.end[buffer] <= place and hold_dead(recompute, drops, buffer, place)
 
 
 @inner
-def _end_one(r: Replays, d: Drops, seed: I64) -> bool:
-    """Keep one thing less, drawn: a piece, a dead buffer, or a dropped one."""
-    c, kind = d.c, draw(seed, 3)
-    if kind == 0 and c.pieces[0]:
-        return let_go(r, d, draw(seed, c.pieces[0]))
+def _end_one(recompute: RecomputeProblem, drops: RecomputeState, random: I64) -> bool:
+    """Hold one thing less, drawn: a piece, a dead buffer, or a dropped one."""
+    choice, droppable, kind = drops.choice, recompute.droppable, draw(random, 3)
+    if kind == 0 and choice.pieces[0]:
+        return release(recompute, drops, draw(random, choice.pieces[0]))
     if kind == 1:
-        b = draw(seed, len(c.until))
-        for _ in range(len(c.until)):
-            if c.until[b] >= 0:
-                return outlive(r, d, b, -1)
-            b = (b + 1) % len(c.until)
-    k = draw(seed, len(r.can))
-    for _ in range(len(r.can)):
-        if c.later[r.can[k]]:
-            return linger(r, d, r.can[k], 0)
-        k = (k + 1) % len(r.can)
+        buffer = draw(random, len(choice.held_until))
+        for _ in range(len(choice.held_until)):
+            if choice.held_until[buffer] >= 0:
+                return hold_dead(recompute, drops, buffer, -1)
+            buffer = (buffer + 1) % len(choice.held_until)
+    row = draw(random, len(droppable))
+    for _ in range(len(droppable)):
+        if choice.drop_at[droppable[row]]:
+            return drop_later(recompute, drops, droppable[row], 0)
+        row = (row + 1) % len(droppable)
     return False
 
 
 @inner
-def _other_end(r: Replays, d: Drops, k: int, seed: I64) -> bool:
-    """Let a piece stay until another replay: one after its start, drawn among the next."""
-    value, start = d.c.value[k], d.c.start[k]
-    return let_go(r, d, k) and keep_for_later(r, d, value, start, seed)
+def _move_end(recompute: RecomputeProblem, drops: RecomputeState, piece: int, random: I64) -> bool:
+    """Hold a piece until another replay: one after its start, drawn among the next."""
+    value, start = drops.choice.piece_value[piece], drops.choice.piece_start[piece]
+    return release(recompute, drops, piece) and _hold_for_later(recompute, drops, value, start, random=random)

@@ -9,15 +9,15 @@ from math import inf
 
 from gpumem.base import work
 
-WORK = 3e9  # the default effort, in looks at a point or a gap
-FIRST, MOST = 0.01, 10.0  # of the effort that was asked for, where there is an end
+# The default effort, in looks at a point or a gap: up to half a minute on the machine that the figures are from.
+WORK = 3e9
+FIRST, MOST = 0.01, 10.0  # of the effort that was asked for, where there is a deadline; not tuned
 # Of the time that is left, what annealing may take by the pace so far; the rest is for the starts, and what comes next.
 # Eight points of the recorded traces, 10 s: 0.6 and 0.8 are as good. Efforts that grow by 10 at most are not: GPT-2 at
 # 30 % ends at 15.4 % instead of 13.6, since the starts of an effort take longer than a little annealing.
 FIT = 0.6
-RACED = (
-    0.5  # of an effort, what a race (`ROUNDS` of some ten starts) and the start without stalls take of it; not tuned
-)
+# Of an effort, what a race (`ROUNDS` of some ten starts) and the start without stalls take of it; not tuned.
+RACED = 0.5
 
 
 @dataclass(slots=True)
@@ -28,10 +28,10 @@ class Pace:
     seconds: float = 0.0
 
     def efforts(self, effort: float) -> Iterator[float]:
-        """Yield efforts while there is time: that one, or where there is an end a little of it, and then what fits.
+        """Yield efforts while there is time: that one, or where there is a deadline a little of it, and then what fits.
 
         Annealing that is cut short is worse than one that has cooled down (random steps of 60 ops, 2 s: 12.7 % with an
-        effort of 1 cut short, 1.6 % with one of 0.05 that took 0.9 s), and starts are made again for each effort.
+        effort of 1 cut short, 1.6 % with one of 0.05 that took 0.9 s), and the starts are repeated for each effort.
         """
         if not work.hurried():
             yield effort
@@ -44,7 +44,7 @@ class Pace:
 
     @contextmanager
     def timed(self, cost: int) -> Iterator[list[int]]:
-        """Count some steps of so many looks, and the seconds; who takes them says how many."""
+        """Count steps of `cost` looks each, and the seconds; the caller sets the one entry to how many it took."""
         began, steps = work.now(), [0]
         yield steps
         self.looks += steps[0] * cost

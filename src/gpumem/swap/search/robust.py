@@ -1,8 +1,8 @@
 """Plans for durations that may be off their estimates: of several candidates the one that is cheap in nearly all draws.
 
 Candidates are the plan for the estimates; plans for links that are slower than they are, which copy earlier and swap
-less; plans for draws of the durations; and what published planners make of it, of which some copy as soon as they can
-and so have slack that nobody asked for. Which is best is told by draws that no table uses.
+less; plans for draws of the durations; and those of published planners, of which some copy as soon as they can and so
+have slack that no other planner leaves. Draws that no table uses decide between them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 from gpumem.base import work
 from gpumem.base.errors import NotReached
@@ -20,33 +21,44 @@ from gpumem.simulator.uncertainty import Uncertainty
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 
-MARGINS = (1.2, 1.5, 2.0)  # times that copies take; not tuned
+MARGINS = (1.2, 1.5, 2.0)  # times as long as estimated that copies take; not tuned
 DRAWN = 3  # plans for draws; not tuned
-PRICE = 0.01  # of an iteration: what a plan may cost more than the one for the estimates where nothing is off
+# Of an iteration: what a plan may cost more than the one for the estimates where nothing is off; not tuned.
+PRICE = 0.01
 FEW, MANY = 16, 96  # draws by which all candidates are judged, and the best few once more; not tuned
 FINAL = 4  # the best few; not tuned
 TRAINING = 2**31  # seeds of draws from here on choose between plans; tables draw below
 
-Plain = Callable[[Trace, Machine, int], Plan]
+PlanFor = Callable[[Trace, Machine, int], Plan]
 Candidates = dict[Plan, Trace]  # plans, and what they make of the trace
 
 
+class Question(NamedTuple):
+    """What a plan is for: a trace, a machine and a limit, and how far durations may be off."""
+
+    trace: Trace
+    machine: Machine
+    limit: int
+    uncertainty: Uncertainty  # with a seed that no table uses
+
+    def overhead(self, swapped: Trace) -> float:
+        """What a plan costs where nothing is off, by the trace that it makes."""
+        line = simulate(swapped, self.machine, capacity=self.limit)
+        return line.overhead(baseline(self.trace, self.machine, swapped))
+
+
 def off_by(sigma: float, seed: int) -> Uncertainty:
-    """What a plan for that sigma is chosen by: ops and copies that are off by it, by draws that no table uses."""
+    """Return how far durations are off for a plan of that sigma, ops and copies, in draws that no table uses."""
     return Uncertainty(spread=sigma, copy_noise=sigma, seed=TRAINING + seed)
 
 
-def most_robust(
-    trace: Trace, machine: Machine, limit: int, uncertainty: Uncertainty, plain: Plain, others: Sequence[Plain]
-) -> Plan:
+def most_robust(question: Question, plain: PlanFor, others: Sequence[PlanFor]) -> Plan:
     """Return the plan whose 95th percentile of overheads is least, of those that cost little more as estimated.
 
     Parameters
     ----------
-    trace, machine, limit
-        Of a planner.
-    uncertainty : Uncertainty
-        How far durations may be off, with a seed that no table uses.
+    question : Question
+        Trace, machine and limit of a planner, and how far durations may be off.
     plain : callable
         The search for one set of durations.
     others : sequence of callable
@@ -57,50 +69,45 @@ def most_robust(
     NotReached
         As `plain` does; what others miss is no candidate.
     """
-    found: Candidates = {}
-    for plan in _candidates(trace, machine, limit, uncertainty, plain, others):
-        if plan not in found and (swapped := plan.apply(trace)).peak_load <= limit:
-            found[plan] = swapped
-    costs = [_estimated(trace, machine, limit, swapped) for swapped in found.values()]
-    found = {plan: swapped for (plan, swapped), cost in zip(found.items(), costs) if cost <= costs[0] + PRICE}
+    candidates: Candidates = {}
+    for plan in _propose(question, plain, others):
+        if plan not in candidates and (swapped := plan.apply(question.trace)).peak_load <= question.limit:
+            candidates[plan] = swapped
+    costs = [question.overhead(swapped) for swapped in candidates.values()]
+    # The first is the plan for the estimates: who plans for what may be off pays at most `PRICE` where nothing is.
+    affordable = (pair for pair, cost in zip(candidates.items(), costs) if cost <= costs[0] + PRICE)
+    candidates = dict(affordable)
     for draws in (FEW, MANY):
-        if len(found) > 1 and not work.over():
-            found = _best(found, trace, machine, limit, uncertainty, draws)
-    return next(iter(found))
+        if len(candidates) > 1 and not work.over():
+            candidates = _best(question, candidates, draws)
+    return next(iter(candidates))
 
 
-def _candidates(
-    trace: Trace, machine: Machine, limit: int, uncertainty: Uncertainty, plain: Plain, others: Sequence[Plain]
-) -> Iterator[Plan]:
-    """Plans of which some may be above the limit: the one for the estimates first, which is not."""
+def _propose(question: Question, plain: PlanFor, others: Sequence[PlanFor]) -> Iterator[Plan]:
+    """Plans of which some may exceed the limit: the one for the estimates first, which does not."""
+    trace, machine, limit, uncertainty = question
     yield plain(trace, machine, limit)
-    asked = [partial(other, trace, machine, limit) for other in others]
-    asked += [partial(plain, trace, _slower(machine, by), limit) for by in MARGINS]
-    asked += [partial(plain, uncertainty.drawn(trace, machine, draw), machine, limit) for draw in range(DRAWN)]
-    for ask in work.each(asked):
+    planners = [partial(other, trace, machine, limit) for other in others]
+    planners += [partial(plain, trace, _slower(machine, by), limit) for by in MARGINS]
+    planners += [partial(plain, uncertainty.drawn(trace, machine, draw), machine, limit) for draw in range(DRAWN)]
+    for planner in work.each(planners):
         with suppress(NotReached):
-            yield ask()
+            yield planner()
 
 
 def _slower(machine: Machine, by: float) -> Machine:
-    def link(one: Link) -> Link:
-        return Link(one.latency_ns * by, one.ns_per_byte * by)
+    def slow(link: Link) -> Link:
+        return Link(link.latency_ns * by, link.ns_per_byte * by)
 
-    return machine.with_(out=link(machine.out), into=link(machine.into))
-
-
-def _estimated(trace: Trace, machine: Machine, limit: int, swapped: Trace) -> float:
-    """The overhead where nothing is off."""
-    return simulate(swapped, machine, capacity=limit).overhead(baseline(trace, machine, swapped))
+    return machine.with_(out=slow(machine.out), into=slow(machine.into))
 
 
-def _best(
-    found: Candidates, trace: Trace, machine: Machine, limit: int, uncertainty: Uncertainty, draws: int
-) -> Candidates:
+def _best(question: Question, candidates: Candidates, draws: int) -> Candidates:
     """The best few by the 95th percentile, best first; of equals, as of many that cost nothing, by the mean."""
+    trace, machine, limit, uncertainty = question
 
     def cost(plan: Plan) -> tuple[float, float]:
-        drawn = realised(trace, found[plan], machine, uncertainty, capacity=limit, draws=draws)
+        drawn = realised(trace, candidates[plan], machine, uncertainty, capacity=limit, draws=draws)
         return drawn.p95, float(drawn.overheads.mean())
 
-    return {plan: found[plan] for plan in sorted(found, key=cost)[:FINAL]}
+    return {plan: candidates[plan] for plan in sorted(candidates, key=cost)[:FINAL]}
