@@ -13,7 +13,7 @@ from gpumem.base import work
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.baselines._checkpoint_evict import Evictions
+from gpumem.swap.baselines._checkpoint_evict import EvictionSearch
 from gpumem.swap.baselines._checkpoint_rollout import DropRules, Facts, rollout
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.facts.recompute import barred, takes_unknown
@@ -104,7 +104,7 @@ def test_a_run_that_fits_has_counted_what_it_holds(data: st.DataObject) -> None:
     assert costs.peak >= 0
     assert steps_ > 0 or not len(m.buffer) or not fits or not at.any()
     if fits:  # at ops; places may need more where a value was taken back to an earlier drop
-        again = Evictions.of(trace, m, limit=limit)
+        again = EvictionSearch.of(trace, m, limit=limit)
         plan = Plan.of(trace, again.decisions(again.price(at, until))).apply(trace)
         assert plan.peak_load == costs.peak
 
