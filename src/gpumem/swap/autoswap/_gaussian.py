@@ -11,8 +11,11 @@ import numpy as np
 
 from gpumem.trace import F64
 
-SCALES = (0.1, 0.2, 0.4, 0.8, 1.6)  # length scales tried; the points lie on the unit sphere
-NOISE = 1e-6  # plans are deterministic; this keeps the matrix invertible
+# Length scales tried: the points lie on the unit sphere, so none is further than 2 from another. Not tuned.
+SCALES = (0.1, 0.2, 0.4, 0.8, 1.6)
+# Plans are deterministic; the variance only keeps the matrix invertible where two points nearly coincide. Not tuned.
+NOISE = 1e-6
+LEAST_VARIANCE = 1e-12  # rounding may leave a variance below 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +41,7 @@ class Gaussian:
             factor = cho_factor(matern(x, x, scale) + NOISE * np.eye(len(x)), lower=True)[0]
             weight = cho_solve((factor, True), z)
             likelihood = float(-z @ weight / 2 - np.log(np.diag(factor)).sum())
-            return likelihood, cls(x, scale, factor, weight, mean, spread)
+            return likelihood, cls(x=x, scale=scale, factor=factor, weight=weight, mean=mean, spread=spread)
 
         return max(map(at, SCALES), key=lambda fit: fit[0])[1]
 
@@ -48,7 +51,9 @@ class Gaussian:
 
         cross = matern(x, self.x, self.scale)
         variance = 1 - np.einsum("ij,ji->i", cross, cho_solve((self.factor, True), cross.T))
-        return self.mean + self.spread * (cross @ self.weight), self.spread * np.sqrt(np.maximum(variance, 1e-12))
+        return self.mean + self.spread * (cross @ self.weight), self.spread * np.sqrt(
+            np.maximum(variance, LEAST_VARIANCE)
+        )
 
     def improvement(self, x: F64, least: float) -> F64:
         """Return by how much points `x` are expected to get below `least`."""

@@ -23,8 +23,12 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.planner import PlannerRecord, Proposal, plans
 from gpumem.trace import F64, I64, Trace
 
-BATCH = 4  # evaluations at a time, whatever runs them, so that the result does not depend on it
-POOL = 1000  # random weights among which the next ones are sought
+# Evaluations at a time, whatever runs them, so that the result does not depend on the executor. Not tuned.
+BATCH = 4
+# Random weights among which the next ones are chosen; half of them lie within `NEAR` of the best. Neither is tuned.
+POOL = 1000
+NEAR = 0.2
+TINY = 1e-12  # keeps a direction finite where all weights are 0
 
 
 @strict_fields
@@ -43,7 +47,7 @@ class Bayes(PlannerRecord):
 
 
 @plans(Bayes)
-def bayes(
+def bayes(  # noqa: PLR0913  a planner's options are its interface
     trace: Trace,
     machine: Machine,
     limit: int,
@@ -75,18 +79,18 @@ def bayes(
     seconds : float, optional
         The whole time; see `gpumem.swap`.
     progress : callable, optional
-        Told after each batch how many evaluations are done and what the best iteration takes.
+        Called after each batch with how many evaluations are done and what the best iteration takes.
 
     Returns
     -------
     Plan
-        The same whatever the executor; never a longer iteration, by the capacity clock, than that of the best of
-        the four scores with the same options, unless `as_printed`.
+        The same whatever the executor; never a longer iteration, in the byte-counting simulation, than that of the
+        best of the four scores with the same options, unless `as_printed`.
 
     Raises
     ------
     Infeasible, NotReached
-        As in `autoswap`; NotReached only where no weights get to the limit.
+        As in `autoswap`; NotReached only where no weights reach the limit.
     ValueError
         A bad option as in `autoswap`, fewer than 4 evaluations.
 
@@ -94,7 +98,7 @@ def bayes(
     -----
     Scores are standardised over the candidates (a constant one becomes 0), weights lie in [-1, 1]. A Gaussian
     process (Matern 5/2) over the direction of the weights, which alone decides the order of the candidates, and
-    expected improvement choose the next ones; within a batch, those not known yet are taken to be what the process
+    expected improvement choose the next ones; within a batch, those not evaluated yet are taken to be what the process
     expects. Weights that miss the limit count as the worst plan. Orders already known are not evaluated again. It
     ends early when an iteration is as short as without swapping, and where no new order is left. The paper starts
     from random weights; starting from the four scores makes its claim true, that it is never worse than they are.
@@ -117,14 +121,14 @@ def bayes(
         peaks, targets = PEAKS[0], PRINTED
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
     search = Trials.start(found, np.random.default_rng(seed), drawn=as_printed)
-    evaluate = partial(_evaluate, trace, machine, limit, found, targets, as_printed)
+    evaluate = partial(_evaluate, trace, machine, limit, found, targets=targets, every=as_printed)
     for orders in iter(lambda: search.propose(min(BATCH, evaluations - len(search.results))), []):
         run = map if executor is None else executor.map
         search.results += work.each(run(evaluate, orders))
         if work.over():
             break
         best = search.best
-        work.tell(f"{len(search.results)} of {evaluations} evaluations: {_told(best)}")
+        work.tell(f"{len(search.results)} of {evaluations} evaluations: {_summary(best)}")
         if isinstance(best, Proposal) and best.makespan <= found.line.makespan:
             break
     if not search.results:
@@ -159,16 +163,18 @@ class Trials:
             weights = rng.uniform(-1, 1, weights.shape)
             weights /= np.sqrt((weights**2).sum(axis=1, keepdims=True))
         orders = [np.argsort(-row, kind="stable") for row in (weights @ scores if drawn else raw)]
-        return cls(found, scores, rng, list(weights), orders)
+        return cls(found=found, scores=scores, rng=rng, weights=list(weights), orders=orders)
 
     @property
     def best(self) -> Proposal | Missed:
-        """The shortest makespan, or else the lowest load that was reached."""
-        made = [r for r in self.results if isinstance(r, Proposal)]
-        return min(made, key=lambda r: r.makespan) if made else min(r for r in self.results if isinstance(r, Missed))
+        """The shortest makespan, or else the lowest peak that was reached."""
+        plans = [result for result in self.results if isinstance(result, Proposal)]
+        if plans:
+            return min(plans, key=lambda plan: plan.makespan)
+        return min(result for result in self.results if isinstance(result, Missed))
 
     def propose(self, count: int) -> list[I64]:
-        """Return up to `count` orders to evaluate next; at first the four scores."""
+        """Return up to `count` orders to evaluate next; at first those of the four scores."""
         if not self.results:
             return self.orders
         known = {order.tobytes() for order in self.orders}
@@ -177,30 +183,31 @@ class Trials:
         for _ in range(count):
             model = Gaussian.fit(np.array(self.weights), value)
             pool = self.pool(value)
-            for k in np.argsort(-model.improvement(pool, value.min()), kind="stable").tolist():
-                order = np.argsort(-(pool[k] @ self.scores), kind="stable")
+            for point in np.argsort(-model.improvement(pool, value.min()), kind="stable").tolist():
+                order = np.argsort(-(pool[point] @ self.scores), kind="stable")
                 if order.tobytes() not in known:
                     break
             else:
                 break
             known.add(order.tobytes())
             fresh.append(order)
-            self.weights.append(pool[k])
-            value = np.append(value, model.predict(pool[k : k + 1])[0])
+            self.weights.append(pool[point])
+            value = np.append(value, model.predict(pool[point : point + 1])[0])
         self.orders += fresh
         return fresh
 
     def values(self) -> F64:
         """Makespans; what missed the limit is as bad as the worst plan."""
-        worst = max((r.makespan for r in self.results if isinstance(r, Proposal)), default=1)
-        return np.array([r.makespan if isinstance(r, Proposal) else worst for r in self.results], np.float64)
+        made = [result.makespan if isinstance(result, Proposal) else None for result in self.results]
+        worst = max((makespan for makespan in made if makespan is not None), default=1)
+        return np.array([worst if makespan is None else makespan for makespan in made], np.float64)
 
     def pool(self, value: F64) -> F64:
         """Draw weights from [-1, 1]^4, half of them near the best, as directions."""
         drawn = self.rng.uniform(-1, 1, (POOL, len(SCORES)))
         near = self.weights[int(np.argmin(value))]
-        drawn[::2] = np.clip(near + 0.2 * drawn[::2], -1, 1)
-        directions: F64 = drawn / np.maximum(np.sqrt((drawn**2).sum(axis=1, keepdims=True)), 1e-12)
+        drawn[::2] = np.clip(near + NEAR * drawn[::2], -1, 1)
+        directions: F64 = drawn / np.maximum(np.sqrt((drawn**2).sum(axis=1, keepdims=True)), TINY)
         return directions
 
     def plan(self, limit: int) -> Plan:
@@ -230,18 +237,19 @@ def _evaluate(
     machine: Machine,
     limit: int,
     found: Candidates,
+    order: I64,
+    *,
     targets: tuple[float, ...],
     every: bool,
-    order: I64,
 ) -> Proposal | Missed:
     """Return the plan that takes candidates in `order`, and its time; on any worker."""
     try:
-        return best_plan(trace, machine, limit, found, order, targets, every=every)
+        return best_plan(trace, machine, limit, found, order=order, targets=targets, every=every)
     except NotReached as stop:
         return Missed(stop.reached, stop.hint)
 
 
-def _told(best: Proposal | Missed) -> str:
+def _summary(best: Proposal | Missed) -> str:
     if isinstance(best, Missed):
         return f"the limit is missed, {human(best.reached)}"
     return f"{best.makespan / 1e6:.3f} ms"
