@@ -30,17 +30,19 @@ BARE = replace(tiny_machine(), pinned=0)
 
 
 def account(trace: Trace, machine: Machine = BARE) -> MadeAgain:
-    g = gaps(trace)
-    g = g.where((g.before < trace.n) & (g.before > g.after + 1) & (trace.buffers.size[g.buffer] > 0))
-    return MadeAgain.of(trace, machine.durations(trace), g, barred(trace, machine) | takes_unknown(trace))
+    spans = gaps(trace)
+    spans = spans.where(
+        (spans.before < trace.n) & (spans.before > spans.after + 1) & (trace.buffers.size[spans.buffer] > 0)
+    )
+    return MadeAgain.of(trace, machine.durations(trace), spans, barred(trace, machine) | takes_unknown(trace))
 
 
 def run(trace: Trace, limit: int, **other: float) -> tuple[dict[int, int], bool]:
     """Before which op each dropped buffer comes back."""
-    m = account(trace)
-    rules = DropRules(limit, int(other.get("half_powers", 1)), 0.0, np.ones(len(m.buffer)), 10**6, 10**9)
-    at, fits, _ = rollout(m, Facts.of(m), rules, np.full(len(m.size), -1))
-    return {int(b): int(i) for b, i in zip(m.buffer, at) if i}, fits
+    priced = account(trace)
+    rules = DropRules(limit, int(other.get("half_powers", 1)), 0.0, np.ones(len(priced.buffer)), 10**6, 10**9)
+    at, fits, _ = rollout(priced, Facts.of(priced), rules, np.full(len(priced.size), -1))
+    return {int(buffer): int(op) for buffer, op in zip(priced.buffer, at) if op}, fits
 
 
 def test_what_is_made_on_the_way_stays_where_there_is_room() -> None:
@@ -71,9 +73,9 @@ def test_programs_of_many_passes_come_down_for_less_than_by_cuts(passes: int, sh
 
 def test_a_value_is_back_before_the_weight_that_made_it_changes() -> None:
     trace = unrolled(2, 6)
-    first_update = next(i for i, row in enumerate(trace.ops.writes.tolist()) if row == [0])
-    facts, m = Facts.of(account(trace)), account(trace)
-    over = (m.after < first_update) & (m.before > first_update)
+    first_update = next(op for op, row in enumerate(trace.ops.writes.tolist()) if row == [0])
+    facts, priced = Facts.of(account(trace)), account(trace)
+    over = (priced.after < first_update) & (priced.before > first_update)
     assert over.any()
     assert (facts.lasts[over] <= first_update).all()
 
@@ -81,31 +83,31 @@ def test_a_value_is_back_before_the_weight_that_made_it_changes() -> None:
 @given(st.data())
 def test_all_can_be_dropped_at_once_and_be_back_at_its_last_place(data: st.DataObject) -> None:
     trace = data.draw(st.one_of(programs(), steps()))
-    m = account(trace)
-    lasts = Facts.of(m).lasts
-    assert ((lasts == 0) | ((m.after + 1 < lasts) & (lasts <= m.before))).all()
+    priced = account(trace)
+    lasts = Facts.of(priced).lasts
+    assert ((lasts == 0) | ((priced.after + 1 < lasts) & (lasts <= priced.before))).all()
     chosen = np.array(data.draw(st.lists(st.booleans(), min_size=len(lasts), max_size=len(lasts))), bool)
     at = np.where(chosen, lasts, 0)
-    assert m.costs(at, np.full(len(m.size), -1)).peak >= 0
+    assert priced.costs(at, np.full(len(priced.size), -1)).peak >= 0
     rows = np.flatnonzero(at)
-    columns = (column[rows].tolist() for column in (m.buffer, m.after, m.before, at))
+    columns = (column[rows].tolist() for column in (priced.buffer, priced.after, priced.before, at))
     check.data_flow(trace, Plan.of(trace, map(Recompute, *columns)).apply(trace))
 
 
 @given(st.data())
 def test_a_run_that_fits_has_counted_what_it_holds(data: st.DataObject) -> None:
     trace = data.draw(st.one_of(programs(), steps()))
-    m = account(trace)
+    priced = account(trace)
     limit = data.draw(st.integers(max(trace.peak_load // 3, 1), max(trace.peak_load, 1)))
-    rules = DropRules(limit, data.draw(st.integers(0, 2)), 1.0, np.ones(len(m.buffer)), 10**6, 10**9)
-    until = np.full(len(m.size), -1)
-    at, fits, steps_ = rollout(m, Facts.of(m), rules, until)
-    costs = m.costs(at, until)
+    rules = DropRules(limit, data.draw(st.integers(0, 2)), 1.0, np.ones(len(priced.buffer)), 10**6, 10**9)
+    until = np.full(len(priced.size), -1)
+    at, fits, steps_ = rollout(priced, Facts.of(priced), rules, until)
+    costs = priced.costs(at, until)
     assert costs.peak >= 0
-    assert steps_ > 0 or not len(m.buffer) or not fits or not at.any()
+    assert steps_ > 0 or not len(priced.buffer) or not fits or not at.any()
     if fits:  # at ops; places may need more where a value was taken back to an earlier drop
-        again = EvictionSearch.of(trace, m, limit=limit)
-        plan = Plan.of(trace, again.decisions(again.price(at, until))).apply(trace)
+        search = EvictionSearch.of(trace, priced, limit=limit)
+        plan = Plan.of(trace, search.decisions(search.price(at, until))).apply(trace)
         assert plan.peak_load == costs.peak
 
 

@@ -33,12 +33,12 @@ def test_every_input_of_a_layer_goes_and_comes_one_layer_ahead() -> None:
     plan = vdnn(trace, tiny_machine(), floor(trace)[1] + 16, layers="all")
     # maps 0..3 are read by ops 1..4, their backward is ops 8..5; the prefetch comes one backward before;
     # map 3 is needed again at once
-    assert [(s.buffer, s.after, s.before, s.prefetch) for s in plan.swaps] == [
+    assert [(swap.buffer, swap.after, swap.before, swap.prefetch) for swap in plan.swaps] == [
         (0, 1, 8, 7),
         (1, 2, 7, 6),
         (2, 3, 6, 5),
     ]
-    assert all(s.release == s.after + 1 and s.out == s.after for s in plan.swaps)
+    assert all(swap.release == swap.after + 1 and swap.out == swap.after for swap in plan.swaps)
 
 
 def test_only_inputs_of_convolutions() -> None:

@@ -26,7 +26,7 @@ from tests.strategies import nets, traces
 
 @dataclass
 class Bytes:
-    """The same, told naively: who has each byte, and a list of accesses; nothing is kept that can be looked up."""
+    """The same, naively: which buffer has each byte, and a list of accesses; nothing is kept that can be looked up."""
 
     trace: Trace
     pool: list[int]  # of each byte who has it, -1 where nobody does
@@ -186,7 +186,9 @@ def test_no_hole_between_operands() -> None:
     # A and C stay, since op 2 reads them; B between them dies; 2 + 2 bytes are free for D, which needs 4
     ops = Ops.make([[], [], [0, 2]], [[0, 1, 2], [], [3]])
     trace = Trace(Buffers.make([2, 2, 2, 4], [0, 0, 0, 2], [3, 2, 3, 3]), ops)
-    with pytest.raises(NotReached, match="op 2 needs 4 B in one piece, and nobody who is in the way can go") as stop:
+    with pytest.raises(
+        NotReached, match="op 2 needs 4 B in one piece, and nothing that is in the way can be evicted"
+    ) as stop:
         by_address(trace, tiny_machine(), 8, alignment=1)
     assert (stop.value.reached, stop.value.limit) == (10, 8)
     with pytest.raises(Infeasible):
