@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.simulator.machine import Machine
-from gpumem.swap.dtr import Stays, dtr
+from gpumem.swap.dtr import ResidencyIntervals, dtr
 from gpumem.swap.dtr.online import POLICIES, RAN
 from gpumem.swap.dtr.planner import online
 from gpumem.swap.dtr.scores import HEURISTICS
@@ -34,7 +34,7 @@ def touched(*accesses: int, end: int) -> Trace:
 def of(trace: Trace, *rows: tuple[int, int, int]) -> list[object]:
     """The decisions for stays of that buffer, a row each: from, until, last read by a rerun."""
     columns = np.array([(0, *row) for row in rows], np.int64).T
-    return [*decisions(trace, Stays(*columns))]
+    return [*decisions(trace, ResidencyIntervals(*columns))]
 
 
 def test_stays_by_hand() -> None:

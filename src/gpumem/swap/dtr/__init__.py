@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.swap.dtr._device import Stays as Stays
+    from gpumem.swap.dtr._device import ResidencyIntervals as ResidencyIntervals
     from gpumem.swap.dtr.online import OnlineRun as OnlineRun
     from gpumem.swap.dtr.planner import Dtr as Dtr, dtr as dtr, online as online
 

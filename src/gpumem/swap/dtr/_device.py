@@ -13,7 +13,7 @@ from gpumem.trace import I64, Bool
 HELD, CLOCK, AGAIN, POOL, PUT, STAYS, GONE, RERUNS, PEAK = range(9)  # in `DeviceState.tally`
 
 
-class Stays(NamedTuple):
+class ResidencyIntervals(NamedTuple):
     """Rows over the times that storages were on the device: from the place before op `first` until op `until` begins.
 
     `read`: the last place in there at which a rerun read it, -1 where none did. A row without a storage is none.
@@ -40,7 +40,7 @@ class DeviceState(NamedTuple):
     since: I64  # the place from which on it is on the device
     read: I64  # the last place at which a rerun found it there
     row: I64  # the last row of `stays` that it has
-    stays: Stays
+    stays: ResidencyIntervals
     tally: I64
 
 
@@ -56,7 +56,7 @@ def empty_device(storages: int, rows: int) -> DeviceState:
     count[CLOCK] = 1
     here, away, dead, bound = marks[0], marks[1], marks[2], marks[3]
     locks, used, pool, order, since = zeros[0], zeros[1], zeros[2], zeros[3], zeros[4]
-    s = Stays(stays[0], stays[1], stays[2], stays[3])
+    s = ResidencyIntervals(stays[0], stays[1], stays[2], stays[3])
     return DeviceState(here, away, dead, bound, locks, used, pool, none[0], order, since, none[1], none[2], s, count)
 
 

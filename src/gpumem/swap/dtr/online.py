@@ -22,7 +22,7 @@ from gpumem.swap.dtr._device import (
     RERUNS,
     STAYS,
     DeviceState,
-    Stays,
+    ResidencyIntervals,
     come,
     empty_device,
     go,
@@ -65,7 +65,7 @@ class OnlineRun(NamedTuple):
     reruns: int
     evictions: int
     peak: int
-    stays: Stays
+    stays: ResidencyIntervals
 
 
 class _Runtime(NamedTuple):
@@ -106,7 +106,7 @@ def follow(s: Remade, budget: int, how: Scoring, policy: int, most: int, room: i
         if d.here[b]:
             note(d, b, n)
     rows, m = d.tally[STAYS], d.tally
-    stays = Stays(d.stays.storage[:rows], d.stays.first[:rows], d.stays.until[:rows], d.stays.read[:rows])
+    stays = ResidencyIntervals(d.stays.storage[:rows], d.stays.first[:rows], d.stays.until[:rows], d.stays.read[:rows])
     return OnlineRun(ended, op, s.duration.sum(), m[AGAIN], m[RERUNS], m[GONE], m[PEAK], stays)
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.swap.dtr._device import Stays
+from gpumem.swap.dtr._device import ResidencyIntervals
 from gpumem.swap.plan import Decision, Hold, Recompute
 from gpumem.trace import Trace
 
@@ -32,7 +32,7 @@ class Stay(NamedTuple):
     read: int
 
 
-def decisions(trace: Trace, stays: Stays) -> list[Decision]:
+def decisions(trace: Trace, stays: ResidencyIntervals) -> list[Decision]:
     """Return what the stays of an iteration ask of a plan. O(accesses of the storages that went)."""
     touched, b, end = trace.accesses().op, trace.buffers, trace.buffers.end.tolist()
     all_through = (b.end - b.start == trace.n).tolist()  # a plan has no word for the tail of that
@@ -44,7 +44,7 @@ def decisions(trace: Trace, stays: Stays) -> list[Decision]:
     return found
 
 
-def _by_storage(stays: Stays) -> Iterator[tuple[int, list[Stay]]]:
+def _by_storage(stays: ResidencyIntervals) -> Iterator[tuple[int, list[Stay]]]:
     """The stays of each storage in order, those that count."""
     rows = np.lexsort((stays.first, stays.storage))
     rows = rows[stays.storage[rows] >= 0]
