@@ -43,8 +43,8 @@ def made_once(draw: st.DrawFn) -> Trace:
     return Trace(buffers, Ops.make(reads, writes, duration=duration, name=["ones"] * n))
 
 
-def told(run: OnlineRun) -> tuple[str, int, int, int, int]:
-    return ENDS[run.how], run.again, run.reruns, run.evictions, run.peak
+def summary(run: OnlineRun) -> tuple[str, int, int, int, int]:
+    return ENDS[run.how], run.again, run.recomputations, run.evictions, run.peak
 
 
 @pytest.mark.parametrize("free", POLICIES)
@@ -53,31 +53,31 @@ def told(run: OnlineRun) -> tuple[str, int, int, int, int]:
 def test_the_runtime_does_what_the_paper_says(heuristic: str, free: str, trace: Trace, part: int) -> None:
     budget = trace.peak_load * part // 100
     found = online(trace, GTX, budget, heuristic=heuristic, free=free, overhead=3)
-    assert told(found) == Naive(trace, budget, heuristic, free, most=3 * int(trace.ops.duration.sum())).run()
+    assert summary(found) == Naive(trace, budget, heuristic, free, most=3 * int(trace.ops.duration.sum())).run()
     assert found.base == int(trace.ops.duration.sum())
 
 
 @given(trace=made_once())
-def test_with_room_for_all_nothing_is_evicted(trace: Trace) -> None:
+def test_where_all_fits_nothing_is_evicted(trace: Trace) -> None:
     found = online(trace, GTX, trace.peak_load)
-    assert told(found)[:4] == ("ran", 0, 0, 0)
+    assert summary(found)[:4] == ("ran", 0, 0, 0)
 
 
 @given(trace=made_once(), part=st.integers(30, 100), heuristic=st.sampled_from(sorted(HEURISTICS)))
-def test_stays_are_what_is_on_the_device(trace: Trace, part: int, heuristic: str) -> None:
-    """At each op no more than the budget, and all that it touches; the stays of a storage follow one another."""
+def test_residency_intervals_are_what_is_on_the_device(trace: Trace, part: int, heuristic: str) -> None:
+    """At each op no more than the budget, and all that it touches; the intervals of a storage follow one another."""
     budget = trace.peak_load * part // 100
     run = online(trace, GTX, budget, heuristic=heuristic)
     if run.how != RAN:
         return
-    stays = [row for row in zip(*(column.tolist() for column in run.stays)) if row[0] >= 0]
+    intervals = [row for row in zip(*(column.tolist() for column in run.residency)) if row[0] >= 0]
     constant = int(trace.buffers.size[trace.buffers.persistent].sum())
     for op, (reads, writes) in enumerate(zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())):
-        there = Counter(b for b, first, until, _ in stays if first <= op < until)
+        there = Counter(b for b, first, until, _ in intervals if first <= op < until)
         assert set(there.values()) <= {1}
         assert {b for b in (*reads, *writes) if not trace.buffers.persistent[b]} <= set(there)
         assert constant + sum(int(trace.buffers.size[b]) for b in there) <= budget
-    assert all(first < until and read <= until for _, first, until, read in stays)
+    assert all(first < until and read <= until for _, first, until, read in intervals)
 
 
 def chain() -> Trace:
@@ -96,19 +96,19 @@ def chain() -> Trace:
     [("lru", 10), ("local", 10), ("size", 20), ("msps", 10), ("dtr", 10), ("eq", 10)],
 )
 def test_a_chain_by_hand(heuristic: str, again: int) -> None:
-    """D takes the room of A or of B. A was used longest ago, is the cheapest by itself and has the least sources.
+    """D takes the bytes of A or of B. A was used longest ago, is the cheapest by itself and has the least sources.
 
-    By size alone both are the same, and the one that came to the pool last goes: B, which C unlocked last.
+    By size alone both are the same, and the one that came to the pool last is evicted: B, which C unlocked last.
     """
     found = online(chain(), GTX, 12, heuristic=heuristic)
-    assert told(found) == ("ran", again, 1, 1, 12)
+    assert summary(found) == ("ran", again, 1, 1, 12)
 
 
-def test_what_cannot_be_made_again_stays() -> None:
+def test_what_cannot_be_recomputed_stays() -> None:
     """`load` reads nothing: it may take its data from outside."""
     ops = Ops.make([[], [0], [1], [0]], [[0], [1], [2], []], duration=[1] * 4, name=["load", "f", "f", "f"])
     found = online(Trace(Buffers.make([4, 4, 4], [0, 1, 2], [4, 3, 3]), ops), GTX, 8)
-    assert told(found)[0] == "no room"
+    assert summary(found)[0] == "no room"
 
 
 def test_wrong_options() -> None:

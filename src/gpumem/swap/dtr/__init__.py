@@ -1,8 +1,8 @@
 """Dynamic Tensor Rematerialization (Kirisame et al. 2021): its runtime, simulated, and what it does as a plan.
 
-Read `online` first, the runtime; `storages` says what may be evicted and what it is made of, `scores` what is evicted
-first, with `_classes` for the neighbours; `translate` makes decisions of what the runtime did, and `planner` looks for
-the budget that it should have.
+Read `online` first, the runtime; `storages` says what may be evicted and from what it is recomputed, `scores` what is
+evicted first, with `_classes` for the neighbours; `translate` turns what the runtime did into decisions, and `planner`
+searches for the budget that the runtime should have.
 """
 
 from typing import TYPE_CHECKING
