@@ -14,7 +14,8 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.baselines._checkpoint_evict import EvictionSearch
-from gpumem.swap.baselines._checkpoint_rollout import DropRules, Facts, rollout
+from gpumem.swap.baselines._checkpoint_rollout import rollout
+from gpumem.swap.baselines._checkpoint_state import DropRules, Facts
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.facts.recompute import barred, takes_unknown
 from gpumem.swap.facts.recompute_cost import MadeAgain

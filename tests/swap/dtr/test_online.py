@@ -30,16 +30,21 @@ def made_once(draw: st.DrawFn) -> Trace:
         there = range(constants + len(rows))
         reads.append(draw(st.lists(st.sampled_from(there), max_size=3, unique=True)) if len(there) else [])
         made = draw(st.sampled_from([1, 1, 1, 2, 3]))
-        writes.append([constants + len(rows) + k for k in range(made)])
+        writes.append([constants + len(rows) + index for index in range(made)])
         rows += [(op, op, draw(st.sampled_from([0, 0, 1, 4]))) for _ in range(made)]
-        for b in reads[-1]:
-            if b >= constants:
-                rows[b - constants] = (rows[b - constants][0], op, rows[b - constants][2])
+        for storage in reads[-1]:
+            if storage >= constants:
+                rows[storage - constants] = (rows[storage - constants][0], op, rows[storage - constants][2])
     size = draw(st.lists(st.integers(0, 5), min_size=constants + len(rows), max_size=constants + len(rows)))
-    start, end = [0] * constants + [r[0] for r in rows], [n] * constants + [min(r[1] + 1 + r[2], n) for r in rows]
-    kept = [b < constants for b in range(len(size))]
+    start, end = (
+        [0] * constants + [row[0] for row in rows],
+        [n] * constants + [min(row[1] + 1 + row[2], n) for row in rows],
+    )
+    kept = [storage < constants for storage in range(len(size))]
     duration = draw(st.lists(st.sampled_from([0, 1, 2, 3, 7]), min_size=n, max_size=n))
-    buffers = Buffers.make(size, start, end, persistent=kept, kind=["param" if k else "activation" for k in kept])
+    buffers = Buffers.make(
+        size, start, end, persistent=kept, kind=["param" if index else "activation" for index in kept]
+    )
     return Trace(buffers, Ops.make(reads, writes, duration=duration, name=["ones"] * n))
 
 
@@ -73,10 +78,10 @@ def test_residency_intervals_are_what_is_on_the_device(trace: Trace, part: int, 
     intervals = [row for row in zip(*(column.tolist() for column in run.residency)) if row[0] >= 0]
     constant = int(trace.buffers.size[trace.buffers.persistent].sum())
     for op, (reads, writes) in enumerate(zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())):
-        there = Counter(b for b, first, until, _ in intervals if first <= op < until)
+        there = Counter(storage for storage, first, until, _ in intervals if first <= op < until)
         assert set(there.values()) <= {1}
-        assert {b for b in (*reads, *writes) if not trace.buffers.persistent[b]} <= set(there)
-        assert constant + sum(int(trace.buffers.size[b]) for b in there) <= budget
+        assert {storage for storage in (*reads, *writes) if not trace.buffers.persistent[storage]} <= set(there)
+        assert constant + sum(int(trace.buffers.size[storage]) for storage in there) <= budget
     assert all(first < until and read <= until for _, first, until, read in intervals)
 
 

@@ -25,8 +25,9 @@ from gpumem.trace import F64, I64, Trace
 
 # Evaluations at a time, whatever runs them, so that the result does not depend on the executor. Not tuned.
 BATCH = 4
-# Random weights among which the next ones are chosen; half of them lie within `NEAR` of the best. Neither is tuned.
+# Random weights among which the next ones are chosen. Not tuned.
 POOL = 1000
+# Half of these lie within so much of the best. Not tuned.
 NEAR = 0.2
 TINY = 1e-12  # keeps a direction finite where all weights are 0
 
@@ -34,7 +35,7 @@ TINY = 1e-12  # keeps a direction finite where all weights are 0
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bayes(PlannerRecord):
-    """The planner `bayes`, which says what its options are."""
+    """The planner `bayes` and its options."""
 
     evaluations: int = option(36)
     seed: int = option(0)
@@ -99,7 +100,7 @@ def bayes(  # noqa: PLR0913  a planner's options are its interface
     Scores are standardised over the candidates (a constant one becomes 0), weights lie in [-1, 1]. A Gaussian
     process (Matern 5/2) over the direction of the weights, which alone decides the order of the candidates, and
     expected improvement choose the next ones; within a batch, those not evaluated yet are taken to be what the process
-    expects. Weights that miss the limit count as the worst plan. Orders already known are not evaluated again. It
+    expects. Weights that miss the limit count as the worst plan. Orders already known are not evaluated once more. It
     ends early when an iteration is as short as without swapping, and where no new order is left. The paper starts
     from random weights; starting from the four scores makes its claim true, that it is never worse than they are.
 
@@ -119,9 +120,9 @@ def bayes(  # noqa: PLR0913  a planner's options are its interface
         return Plan.of(trace)
     if as_printed:
         peaks, targets = PEAKS[0], PRINTED
-    found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
-    search = Trials.start(found, np.random.default_rng(seed), drawn=as_printed)
-    evaluate = partial(_evaluate, trace, machine, limit, found, targets=targets, every=as_printed)
+    eligible = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
+    search = Trials.start(eligible, np.random.default_rng(seed), drawn=as_printed)
+    evaluate = partial(_evaluate, trace, machine, limit, eligible, targets=targets, every=as_printed)
     for orders in iter(lambda: search.propose(min(BATCH, evaluations - len(search.results))), []):
         run = map if executor is None else executor.map
         search.results += work.each(run(evaluate, orders))
@@ -129,7 +130,7 @@ def bayes(  # noqa: PLR0913  a planner's options are its interface
             break
         best = search.best
         work.tell(f"{len(search.results)} of {evaluations} evaluations: {_summary(best)}")
-        if isinstance(best, Proposal) and best.makespan <= found.line.makespan:
+        if isinstance(best, Proposal) and best.makespan <= eligible.line.makespan:
             break
     if not search.results:
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
@@ -147,7 +148,7 @@ class Missed(NamedTuple):
 class Trials:
     """What was tried: the direction of the weights, the order of the candidates, what came out."""
 
-    found: Candidates
+    eligible: Candidates
     scores: F64  # one row a score, standardised
     rng: np.random.Generator
     weights: list[F64]
@@ -155,15 +156,15 @@ class Trials:
     results: list[Proposal | Missed] = field(default_factory=list)
 
     @classmethod
-    def start(cls, found: Candidates, rng: np.random.Generator, *, drawn: bool = False) -> Trials:
+    def start(cls, eligible: Candidates, rng: np.random.Generator, *, drawn: bool = False) -> Trials:
         """Begin with the scores, so that ties are broken as `autoswap` breaks them, or with `drawn` weights."""
-        raw = np.array([score(found) for score in SCORES.values()]).reshape(len(SCORES), len(found))
+        raw = np.array([score(eligible) for score in SCORES.values()]).reshape(len(SCORES), len(eligible))
         scores, weights = standardised(raw), np.eye(len(SCORES))
         if drawn:
             weights = rng.uniform(-1, 1, weights.shape)
             weights /= np.sqrt((weights**2).sum(axis=1, keepdims=True))
         orders = [np.argsort(-row, kind="stable") for row in (weights @ scores if drawn else raw)]
-        return cls(found=found, scores=scores, rng=rng, weights=list(weights), orders=orders)
+        return cls(eligible=eligible, scores=scores, rng=rng, weights=list(weights), orders=orders)
 
     @property
     def best(self) -> Proposal | Missed:
@@ -236,7 +237,7 @@ def _evaluate(
     trace: Trace,
     machine: Machine,
     limit: int,
-    found: Candidates,
+    eligible: Candidates,
     order: I64,
     *,
     targets: tuple[float, ...],
@@ -244,7 +245,7 @@ def _evaluate(
 ) -> Proposal | Missed:
     """Return the plan that takes candidates in `order`, and its time; on any worker."""
     try:
-        return best_plan(trace, machine, limit, found, order=order, targets=targets, every=every)
+        return best_plan(trace, machine, limit, eligible, order=order, targets=targets, every=every)
     except NotReached as stop:
         return Missed(stop.reached, stop.hint)
 

@@ -27,17 +27,17 @@ from gpumem.swap.planner import PlannerRecord, Proposal, plans
 from gpumem.trace import I64, Trace
 
 
-def select(found: Candidates, order: I64, limit: int, host: Pinned, *, every: bool = False) -> tuple[I64, I64]:
+def select(eligible: Candidates, order: I64, limit: int, host: Pinned, *, every: bool = False) -> tuple[I64, I64]:
     """Take candidates in `order` until the live bytes are at most `limit`, or there are no more (section IV-D).
 
     Parameters
     ----------
-    found, limit
+    eligible, limit
         The gaps, and bytes on the device.
     order : int64[m]
-        Positions in `found`, the best first.
+        Positions in `eligible`, the best first.
     host : Pinned
-        The account of `found.gaps`, with nothing taken yet; what is taken is noted there.
+        The account of `eligible.gaps`, with nothing taken yet; what is taken is noted there.
     every : bool
         Whether candidates that help no op above the limit are taken in their turn as well.
 
@@ -52,13 +52,13 @@ def select(found: Candidates, order: I64, limit: int, host: Pinned, *, every: bo
     -----
     O((n + m) log n). `autoswap` says which candidates are passed over.
     """
-    spans, (top, add) = found.gaps, _tree.build(found.load)
+    spans, (top, add) = eligible.gaps, _tree.build(eligible.load)
     selection = _Selection(
-        spans.after, spans.before, spans.size, top=top, add=add, host=host.columns, n=len(found.load)
+        spans.after, spans.before, spans.size, top=top, add=add, host=host.columns, n=len(eligible.load)
     )
     _take(order, selection, limit, pinned=host.budget, every=every)
     chosen = np.flatnonzero(host.columns.taken)
-    return chosen, without(found.load, spans.where(chosen))
+    return chosen, without(eligible.load, spans.where(chosen))
 
 
 class _Selection(NamedTuple):
@@ -101,7 +101,7 @@ PRINTED = (1.0,)  # the paper's target: it stops selecting where the load is at 
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoSwap(PlannerRecord):
-    """The planner `autoswap`, which says what its options are."""
+    """The planner `autoswap` and its options."""
 
     score: str = option("swdoa", (*SCORES, ALL))
     peaks: str = option("first", PEAKS)
@@ -179,15 +179,17 @@ def autoswap(  # noqa: PLR0913  a planner's options are its interface
         return Plan.of(trace)
     if as_printed:
         peaks, targets = PEAKS[0], PRINTED
-    found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
+    eligible = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
     proposals, missed = list[Proposal](), list[NotReached]()
     simulates = len(targets) > 1 or score == ALL
     for name in [*SCORES] if score == ALL else [score]:
-        order = np.argsort(-SCORES[name](found), kind="stable")
+        order = np.argsort(-SCORES[name](eligible), kind="stable")
         tried = work.each(targets)
         try:
             proposals.append(
-                best_plan(trace, machine, limit, found, order=order, targets=tried, judge=simulates, every=as_printed)
+                best_plan(
+                    trace, machine, limit, eligible, order=order, targets=tried, judge=simulates, every=as_printed
+                )
             )
         except NotReached as stop:
             missed.append(stop)
@@ -200,7 +202,7 @@ def best_plan(
     trace: Trace,
     machine: Machine,
     limit: int,
-    found: Candidates,
+    eligible: Candidates,
     *,
     order: I64,
     targets: Iterable[float] = TARGETS,
@@ -215,20 +217,20 @@ def best_plan(
     best: Proposal | None = None
     seen: set[bytes] = set()
     for target in targets:
-        host = Pinned(trace, found.gaps, machine.pinned)
-        chosen, load = select(found, order, int(limit * target), host, every=every)
+        host = Pinned(trace, eligible.gaps, machine.pinned)
+        chosen, load = select(eligible, order, int(limit * target), host, every=every)
         reached = int(load.max())
         if reached > limit:
-            raise NotReached(reached, limit, hint=_hint(found, reached, machine))
-        if chosen.tobytes() in seen:  # a lower target found no more to take: the plan would be the same
+            raise NotReached(reached, limit, hint=_hint(eligible, reached, machine))
+        if chosen.tobytes() in seen:  # a lower target has no more gaps to take: the plan would be the same
             continue
         seen.add(chosen.tobytes())
-        taken = found.gaps.where(chosen)
-        plan = Plan.of(trace, schedule(trace, machine, taken, load=load, limit=limit, line=found.line))
+        taken = eligible.gaps.where(chosen)
+        plan = Plan.of(trace, schedule(trace, machine, taken, load=load, limit=limit, line=eligible.line))
         makespan = simulate(plan.apply(trace), machine, capacity=limit).makespan if judge else 0
         if best is None or makespan < best.makespan:
             best, best_host = Proposal(plan, makespan), host
-        if makespan <= found.line.makespan:  # no overhead: no plan is better
+        if makespan <= eligible.line.makespan:  # no overhead: no plan is better
             break
     if best is None:
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
@@ -258,12 +260,12 @@ def candidates(
     )
 
 
-def _hint(found: Candidates, reached: int, machine: Machine) -> str:
-    if reached > load_min(found):
+def _hint(eligible: Candidates, reached: int, machine: Machine) -> str:
+    if reached > load_min(eligible):
         return f"{machine.pinned} bytes of pinned memory hold no more"
-    return "peaks `all` has more candidates" if found.peaks == "first" else ""
+    return "peaks `all` has more candidates" if eligible.peaks == "first" else ""
 
 
-def load_min(found: Candidates) -> int:
+def load_min(eligible: Candidates) -> int:
     """Return the peak with every candidate off the device over its whole gap (section VI-B1)."""
-    return int(without(found.load, found.gaps).max())
+    return int(without(eligible.load, eligible.gaps).max())

@@ -120,7 +120,7 @@ class _Direction(NamedTuple):
         rows = np.searchsorted(access[order], np.arange(len(start) + 1))
         # Reversed views are strided: without copies the sweep would be compiled a second time, for them.
         start, end = np.ascontiguousarray(start), np.ascontiguousarray(end)
-        return cls(start, end, makespan, rows, order, length=length, size=size, copy_ns=copy_ns)
+        return cls(start, end, makespan, rows=rows, order=order, length=length, size=size, copy_ns=copy_ns)
 
     def sweep(self, load: I64, limit: int, other_ns: I64) -> I64:
         """Return for how many ops behind its access each buffer is held; copies of `other_ns` go first at each op."""

@@ -47,38 +47,38 @@ class Candidates(Shown):
         return len(self.gaps)
 
 
-def doa(found: Candidates) -> F64:
+def doa(candidates: Candidates) -> F64:
     """Duration of absence: nanoseconds between the accesses, less both copies (section IV-B i)."""
-    return (found.gap_ns - found.out_ns - found.in_ns).astype(np.float64)
+    return (candidates.gap_ns - candidates.out_ns - candidates.in_ns).astype(np.float64)
 
 
-def aoa(found: Candidates) -> F64:
+def aoa(candidates: Candidates) -> F64:
     """Area of absence: DOA times size where DOA is positive, else DOA over size (section IV-B ii)."""
-    absence, size = doa(found), found.gaps.size
+    absence, size = doa(candidates), candidates.gaps.size
     return np.where(absence >= 0, absence * size, absence / np.maximum(size, 1))
 
 
-def wdoa(found: Candidates) -> F64:
+def wdoa(candidates: Candidates) -> F64:
     """Weighted duration of absence: byte-nanoseconds of load between the accesses (section IV-B iii)."""
-    held = found.load.astype(np.float64) * found.duration  # as int64 bytes x nanoseconds would overflow
+    held = candidates.load.astype(np.float64) * candidates.duration  # as int64 bytes x nanoseconds would overflow
     area = np.concatenate([[0.0], np.cumsum(np.tile(held, 2))])  # twice round, since a gap may wrap
-    result: F64 = area[found.gaps.before] - area[found.gaps.after + 1]
+    result: F64 = area[candidates.gaps.before] - area[candidates.gaps.after + 1]
     return result
 
 
-def swdoa(found: Candidates) -> F64:
+def swdoa(candidates: Candidates) -> F64:
     """Submodular WDOA: take the gap with the largest WDOA, lower the load by it, repeat (section IV-B iv).
 
     A gap's score is its value when it is taken, so the order of the scores is the order of taking. Scores only
     fall as the load does, hence the evaluation is lazy: O((n + m + r) log n) for m candidates, where r counts the
     scores at the top of the heap that had fallen since they were last evaluated.
     """
-    score = np.zeros(len(found), np.int64)
+    score = np.zeros(len(candidates), np.int64)
     # Whole numbers, so that equal areas are equal; of huge loads in units that keep them below 2**62.
-    unit = int(float(found.load.max(initial=0)) * float(found.duration.sum()) / 2**62) + 1
-    if len(found):
-        tree = _AreaTree(*_tree.build_area(found.load // unit, found.duration), n=len(found.load))
-        _submodular(found.gaps.after, found.gaps.before, found.gaps.size // unit, tree=tree, score=score)
+    unit = int(float(candidates.load.max(initial=0)) * float(candidates.duration.sum()) / 2**62) + 1
+    if len(candidates):
+        tree = _AreaTree(*_tree.build_area(candidates.load // unit, candidates.duration), n=len(candidates.load))
+        _submodular(candidates.gaps.after, candidates.gaps.before, candidates.gaps.size // unit, tree=tree, score=score)
     return score.astype(np.float64) * unit
 
 
@@ -113,15 +113,14 @@ def _submodular(after: I64, before: I64, size: I64, tree: _AreaTree, score: I64)
 @inner
 def _area(tree: _AreaTree, start: int, stop: int) -> int:
     """The area of the ops `[start, stop)`, which may wrap."""
-    area, wide, added, n = tree.area, tree.wide, tree.added, tree.n
-    inside: int = _tree.area_of(area, wide, added, start=start, stop=min(stop, n))
-    wrapped: int = _tree.area_of(area, wide, added, start=max(start - n, 0), stop=stop - n)
-    return inside + wrapped
+    columns, n = (tree.area, tree.wide, tree.added), tree.n
+    area: int = _tree.area_of(*columns, start, min(stop, n)) + _tree.area_of(*columns, max(start - n, 0), stop - n)
+    return area
 
 
 @inner
 def _lower(tree: _AreaTree, start: int, stop: int, size: int) -> None:
     """Take `size` bytes off the load of the ops `[start, stop)`, which may wrap."""
-    area, wide, added, n = tree.area, tree.wide, tree.added, tree.n
-    _tree.add_to_area(area, wide, added, start=start, stop=min(stop, n), x=-size)
-    _tree.add_to_area(area, wide, added, start=max(start - n, 0), stop=stop - n, x=-size)
+    columns, n = (tree.area, tree.wide, tree.added), tree.n
+    _tree.add_to_area(*columns, start, min(stop, n), -size)
+    _tree.add_to_area(*columns, max(start - n, 0), stop - n, -size)

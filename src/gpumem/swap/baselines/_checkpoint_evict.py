@@ -16,34 +16,39 @@ import numpy as np
 
 from gpumem.base import work
 from gpumem.swap.baselines._checkpoint_prices import PlanSearch, PricedPlan
-from gpumem.swap.baselines._checkpoint_rollout import DropRules, Facts, rollout
+from gpumem.swap.baselines._checkpoint_rollout import rollout
+from gpumem.swap.baselines._checkpoint_state import DropRules, Facts
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.trace import F64, I64, Trace
 
 # All numbers here were tried on twenty recorded steps and the eight logs of DTR's authors (docs/papers/recompute.md);
 # none is tuned beyond that.
 
-# Shares of the limit that a pass is to keep to; once it is known which rules do well, only the first few.
+# Shares of the limit that a pass is to keep to.
 LIMIT_SHARES = (1.0, 0.97, 0.93, 0.88, 0.8)
+# Once it is known which rules do well, only the first few of them.
 FEW_SHARES = LIMIT_SHARES[:3]
 # Powers of the time until the next read, and weights of children: `DropRules.half_powers` and `DropRules.children`.
 GRID = ((0, 0.0), (1, 0.0), (1, 1.0), (2, 0.0), (2, 1.0))
-# Shares of the limit that dead buffers may take, and how often more of them are held.
+# Shares of the limit that dead buffers may take.
 HELD_SHARES = (0.01, 0.03, 0.1)
+# How often more of them are held.
 HOLD_ROUNDS = 3
-# Steps of all passes and plans, as in `_checkpoint_prices`: a few seconds. A small trace gets less, `PAIR_STEPS` for
-# each pair of ops, but enough for `LEAST_PASSES`; a pass counts `PASS_STEPS` at least, which is what the call takes.
+# Steps of all passes and plans, as in `_checkpoint_prices`: a few seconds.
 WORK = 60_000_000
+# A small trace gets less: so many steps for each pair of ops, but enough for this number of passes.
 PAIR_STEPS, LEAST_PASSES = 400, 60
+# Steps that a pass counts at least: what the call takes.
 PASS_STEPS = 20_000
 # So many steps of a pass take as long as one step of a plan that is priced.
 STEPS_EACH = 8
-# A pass ends where it has recomputed so many ops for each op of the trace, or took this part of all the work: a plan
-# that takes longer is of no use.
+# A pass ends where it has recomputed so many ops for each op of the trace: a plan that takes longer is of no use.
 RECOMPUTED_EACH = 3
+# It also ends where it took this part of all the work.
 LONGEST_PASS = WORK // 12
-# Random changes: the standard deviation of the logarithm of a gap's worth, and the share of gaps that change.
+# The standard deviation of the logarithm of a gap's worth, where it changes at random.
 SPREADS = (0.1, 0.3, 1.0)
+# The share of gaps that change.
 CHANGED_SHARES = (0.02, 0.1, 0.5)
 # The part of the work that is left for single gaps and buffers at the end.
 LAST_PART = 6

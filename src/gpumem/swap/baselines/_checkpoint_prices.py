@@ -16,10 +16,11 @@ from gpumem.swap.facts.recompute_cost import Costs, MadeAgain, loads
 from gpumem.swap.plan.decisions import Hold, Recompute
 from gpumem.trace import I64, Trace
 
-# Steps that pricing all plans may take. A plan takes a step for each op that it has, `RECOMPUTED_STEPS` for each op
-# that is recomputed, since these are followed in detail, and `PLAN_STEPS` for the call. Not tuned: a few seconds.
+# Steps that pricing all plans may take; a plan takes one for each op of the trace. Not tuned: a few seconds.
 WORK = 48_000_000
+# Steps of an op that is recomputed, which is followed in detail. Not tuned.
 RECOMPUTED_STEPS = 4
+# Steps of the call. Not tuned.
 PLAN_STEPS = 2_000
 # A plan may recompute `RERUNS` ops, or `EACH` times as many as the trace has: what it makes of the trace takes 400
 # bytes for each. That guards traces of 10,000 ops and more, where chains are long and grow with the square. Not tuned.

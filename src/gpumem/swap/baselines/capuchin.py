@@ -38,7 +38,7 @@ STEP = 0.05
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capuchin(PlannerRecord):
-    """The planner `capuchin`, which says what its options are."""
+    """The planner `capuchin` and its options."""
 
     recompute: bool = True
     queue: bool = False

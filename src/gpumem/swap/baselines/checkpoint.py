@@ -36,7 +36,7 @@ RULES = ("evict", "cuts", "sqrt")
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint(PlannerRecord):
-    """The planner `checkpoint`, which says what its options are."""
+    """The planner `checkpoint` and its options."""
 
     rule: str = option("evict", RULES)
     segments: int | None = option(None)

@@ -37,7 +37,7 @@ LAYERS = ("all", "conv")
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VDnn(PlannerRecord):
-    """The planner `vdnn`, which says what its options are."""
+    """The planner `vdnn` and its options."""
 
     layers: str = option("all", LAYERS)
     strict: bool = True

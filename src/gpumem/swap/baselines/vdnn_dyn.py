@@ -29,7 +29,7 @@ PASSES = ((NO_LAYERS, False), ("conv", False), ("all", False), ("conv", True), (
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VDnnDyn(PlannerRecord):
-    """The planner `vdnn_dyn`, which says what its options are."""
+    """The planner `vdnn_dyn` and its options."""
 
     algorithms: Menu | None = None
     strict: bool = True

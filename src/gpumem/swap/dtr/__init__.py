@@ -1,8 +1,8 @@
 """Dynamic Tensor Rematerialization (Kirisame et al. 2021): its runtime, simulated, and what it does as a plan.
 
 Read `online` first, the runtime; `storages` says what may be evicted and from what it is recomputed, `scores` what is
-evicted first, with `_classes` for the neighbours; `translate` turns what the runtime did into decisions, and `planner`
-searches for the budget that the runtime should have.
+evicted first, with `_classes` for the neighbours, and `_eviction` what an eviction changes; `translate` turns what the
+runtime did into decisions, and `planner` searches for the budget that the runtime should have.
 """
 
 from typing import TYPE_CHECKING

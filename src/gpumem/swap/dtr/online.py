@@ -12,44 +12,40 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.dtr._classes import NONE, Classes, add_class, leave_class, no_classes
+from gpumem.swap.dtr._classes import NONE, add_class, leave_class, no_classes
 from gpumem.swap.dtr._device import (
     CLOCK,
     EVICTIONS,
     INTERVALS,
     LIVE,
     PEAK,
-    POOL,
     RECOMPUTATIONS,
     RECOMPUTE_NS,
-    DeviceState,
     ResidencyIntervals,
     add_to_pool,
     arrive,
-    depart,
     empty_device,
     end_interval,
     lock,
     unlock,
 )
-from gpumem.swap.dtr.scores import (
-    CLASSES,
-    NEIGHBOURHOOD,
-    SOURCES,
-    Neighbourhoods,
-    Scoring,
-    forget,
-    no_neighbourhoods,
-    score_of,
-    time_of,
+from gpumem.swap.dtr._eviction import (
+    BANISH,
+    NO_ROOM as NO_ROOM,
+    POLICIES as POLICIES,
+    RAN,
+    TOO_LONG,
+    Limits,
+    Runtime,
+    banish,
+    evict_for,
+    forget_neighbours,
+    release,
+    return_storage,
 )
+from gpumem.swap.dtr.scores import CLASSES, Scoring, no_neighbourhoods
 from gpumem.swap.dtr.storages import Storages
-from gpumem.swap.facts.union_find import join
 from gpumem.trace import I64, Bool
-
-RAN, NO_ROOM, TOO_LONG = range(3)  # how an iteration ended
-EVICT, IGNORE, BANISH = range(3)  # what becomes of a storage that the program refers to no more
-POLICIES = {"evict": EVICT, "ignore": IGNORE, "banish": BANISH}
 
 
 class OnlineRun(NamedTuple):
@@ -70,24 +66,6 @@ class OnlineRun(NamedTuple):
     residency: ResidencyIntervals
 
 
-class Limits(NamedTuple):
-    """What ends a run: bytes of the device, ns of recomputation, evictions."""
-
-    budget: int
-    recompute_ns: int
-    evictions: int
-
-
-class _Runtime(NamedTuple):
-    storages: Storages
-    device: DeviceState
-    classes: Classes
-    around: Neighbourhoods
-    scoring: Scoring
-    policy: int
-    limits: Limits
-
-
 class _Stack(NamedTuple):
     """What is being computed, each for the sake of the one before it: rows of `Storages.need`."""
 
@@ -104,9 +82,7 @@ def follow(storages: Storages, limits: Limits, scoring: Scoring, policy: int) ->
     nodes = 2 * count + limits.evictions + 1 if scoring.time == CLASSES else 1
     device = empty_device(count, count + limits.evictions + 1)
     around = no_neighbourhoods(device.evicted)
-    runtime = _Runtime(
-        storages, device, no_classes(count, nodes), around, scoring=scoring, policy=policy, limits=limits
-    )
+    runtime = Runtime(storages, device, no_classes(count, nodes), around, scoring=scoring, policy=policy, limits=limits)
     depth = np.zeros((2, count + 1), np.int64)  # no storage is needed for itself, so that the stack is no deeper
     stack = _Stack(depth[0], depth[1], np.zeros(len(storages.need.idx), np.bool_))
     ended, op = RAN, 0
@@ -116,7 +92,7 @@ def follow(storages: Storages, limits: Limits, scoring: Scoring, policy: int) ->
         if ended != RAN:
             break
         for storage in storages.end.idx[storages.end.ptr[op] : storages.end.ptr[op + 1]]:
-            _release(runtime, storage, op)
+            release(runtime, storage, op)
     for storage in range(count):
         if device.on_device[storage]:
             end_interval(device, storage, ops)
@@ -136,7 +112,7 @@ def follow(storages: Storages, limits: Limits, scoring: Scoring, policy: int) ->
 
 
 @inner
-def _announce(runtime: _Runtime, op: int) -> None:
+def _announce(runtime: Runtime, op: int) -> None:
     """What an op will make is a neighbour from now on, though one that takes no time: so simrd has it."""
     start = runtime.storages.start
     if runtime.scoring.time == CLASSES:
@@ -145,7 +121,7 @@ def _announce(runtime: _Runtime, op: int) -> None:
 
 
 @inner
-def _perform(runtime: _Runtime, stack: _Stack, op: int) -> int:
+def _perform(runtime: Runtime, stack: _Stack, op: int) -> int:
     """Run an op, and before it recompute depth first what it reads; return how that ended."""
     storages, counts, limits = runtime.storages, runtime.device.counts, runtime.limits
     depth, op_row = 0, len(storages.size) + op
@@ -158,7 +134,7 @@ def _perform(runtime: _Runtime, stack: _Stack, op: int) -> int:
             continue
         row = stack.row[depth]
         new_bytes = _bytes_begun(storages, op) if row == op_row else storages.scratch[row]
-        ended = _evict_for(runtime, limits.budget - storages.before[op] - new_bytes, op)
+        ended = evict_for(runtime, limits.budget - storages.before[op] - new_bytes, op)
         if ended != RAN:
             return ended
         counts[PEAK] = max(counts[PEAK], counts[LIVE] + storages.before[op] + new_bytes)
@@ -174,7 +150,7 @@ def _perform(runtime: _Runtime, stack: _Stack, op: int) -> int:
 
 
 @inner
-def _lock_all(runtime: _Runtime, stack: _Stack, depth: int, row: int) -> None:
+def _lock_all(runtime: Runtime, stack: _Stack, depth: int, row: int) -> None:
     """Begin a row: lock what is on the device of all that it needs; each counts as used now."""
     need, device = runtime.storages.need, runtime.device
     stack.row[depth], stack.entry[depth] = row, need.ptr[row]
@@ -187,7 +163,7 @@ def _lock_all(runtime: _Runtime, stack: _Stack, depth: int, row: int) -> None:
 
 
 @inner
-def _next_lacking(runtime: _Runtime, stack: _Stack, depth: int) -> int:
+def _next_lacking(runtime: Runtime, stack: _Stack, depth: int) -> int:
     """The next entry that is off the device, `NONE` if there is none; those that returned are locked on the way."""
     need, device = runtime.storages.need, runtime.device
     stop = need.ptr[stack.row[depth] + 1]
@@ -202,7 +178,7 @@ def _next_lacking(runtime: _Runtime, stack: _Stack, depth: int) -> int:
 
 
 @inner
-def _unlock_all(runtime: _Runtime, row: int, op: int) -> None:
+def _unlock_all(runtime: Runtime, row: int, op: int) -> None:
     """End a row; what it needed may be banished."""
     need, device = runtime.storages.need, runtime.device
     for storage in need.idx[need.ptr[row] : need.ptr[row + 1]]:
@@ -210,7 +186,7 @@ def _unlock_all(runtime: _Runtime, row: int, op: int) -> None:
     if runtime.policy == BANISH:
         for storage in need.idx[need.ptr[row] : need.ptr[row + 1]]:
             if device.dead[storage]:
-                _banish(runtime, storage, op)
+                banish(runtime, storage, op)
 
 
 @inner
@@ -223,36 +199,7 @@ def _bytes_begun(storages: Storages, op: int) -> int:
 
 
 @inner
-def _evict_for(runtime: _Runtime, most: int, op: int) -> int:
-    """Evict until storages have no more than `most` bytes on the device; return how that ended."""
-    counts = runtime.device.counts
-    while counts[LIVE] > most:
-        victim = _victim(runtime)
-        if victim == NONE:
-            return NO_ROOM
-        if counts[EVICTIONS] >= runtime.limits.evictions:
-            return TOO_LONG
-        counts[EVICTIONS] += 1
-        _evict(runtime, victim, op)
-    return RAN
-
-
-@inner
-def _victim(runtime: _Runtime) -> int:
-    """The storage with the lowest score: of equal ones the last in the pool, of several 0 the first, as in simrd."""
-    device, storages, scoring = runtime.device, runtime.storages, runtime.scoring
-    best, lowest, rank, clock = NONE, np.inf, 0, device.counts[CLOCK]
-    for storage in device.pool[: device.counts[POOL]]:
-        time = time_of(scoring.time, storages, runtime.around, runtime.classes, storage=storage)
-        score = score_of(scoring, time, storages.size[storage], clock - device.last_used[storage])
-        order = device.entered[storage] if score == 0 else -device.entered[storage]
-        if best == NONE or score < lowest or (score == lowest and order < rank):
-            best, lowest, rank = storage, score, order
-    return best
-
-
-@inner
-def _run(runtime: _Runtime, op: int) -> None:
+def _run(runtime: Runtime, op: int) -> None:
     """Run an op for the first time."""
     storages, device = runtime.storages, runtime.device
     device.counts[CLOCK] += storages.duration[op]
@@ -263,11 +210,11 @@ def _run(runtime: _Runtime, op: int) -> None:
     for storage in storages.ready.idx[storages.ready.ptr[op] : storages.ready.ptr[op + 1]]:
         device.last_used[storage] = device.counts[CLOCK]
         add_to_pool(device, storage)
-        _forget(runtime, storage)
+        forget_neighbours(runtime, storage)
 
 
 @inner
-def _recompute(runtime: _Runtime, storage: int, op: int) -> None:
+def _recompute(runtime: Runtime, storage: int, op: int) -> None:
     """Recompute a storage by its chain; other outputs of the chain that were evicted return with it, and stay."""
     storages, device = runtime.storages, runtime.device
     device.counts[CLOCK] += storages.cost[storage]
@@ -276,71 +223,7 @@ def _recompute(runtime: _Runtime, storage: int, op: int) -> None:
     for source in storages.need.idx[storages.need.ptr[storage] : storages.need.ptr[storage + 1]]:
         if device.since[source] < op:
             device.read[source] = op
-    _return(runtime, storage, op)
+    return_storage(runtime, storage, op)
     for output in storages.beside.idx[storages.beside.ptr[storage] : storages.beside.ptr[storage + 1]]:
         if device.evicted[output]:
-            _return(runtime, output, op)
-
-
-@inner
-def _return(runtime: _Runtime, storage: int, op: int) -> None:
-    """A storage is back on the device."""
-    storages = runtime.storages
-    arrive(runtime.device, storage, storages.size[storage], op)
-    add_to_pool(runtime.device, storage)
-    if runtime.scoring.time == CLASSES:
-        leave_class(runtime.classes, storage, storages.cost[storage])
-    _forget(runtime, storage)
-
-
-@inner
-def _evict(runtime: _Runtime, storage: int, place: int) -> None:
-    """Take a storage off the device right before op `place`, and join its class with those of its neighbours."""
-    storages, classes = runtime.storages, runtime.classes
-    depart(runtime.device, storage, storages.size[storage], place)
-    runtime.device.evicted[storage] = True
-    if runtime.scoring.time == CLASSES:
-        add_class(classes, storage, storages.cost[storage])
-        for source in storages.need.idx[storages.need.ptr[storage] : storages.need.ptr[storage + 1]]:
-            if classes.node[source] != NONE:
-                join(classes.parent, classes.ns, classes.node[storage], classes.node[source])
-        for user in storages.user.idx[storages.user.ptr[storage] : storages.user.ptr[storage + 1]]:
-            if classes.node[user] != NONE:
-                join(classes.parent, classes.ns, classes.node[storage], classes.node[user])
-    _forget(runtime, storage)
-
-
-@inner
-def _forget(runtime: _Runtime, storage: int) -> None:
-    if runtime.scoring.time in (SOURCES, NEIGHBOURHOOD):
-        forget(runtime.storages, runtime.around, storage)
-
-
-@inner
-def _release(runtime: _Runtime, storage: int, op: int) -> None:
-    """After an op the program refers to a storage no more."""
-    runtime.device.dead[storage] = True
-    if runtime.policy == EVICT and runtime.device.on_device[storage]:
-        _evict(runtime, storage, op + 1)
-    elif runtime.policy == BANISH:
-        _banish(runtime, storage, op + 1)
-
-
-@inner
-def _banish(runtime: _Runtime, storage: int, place: int) -> None:
-    """Free a storage for good if nothing that was made of it is evicted; all of that is locked from then on."""
-    storages, device = runtime.storages, runtime.device
-    users = storages.user.idx[storages.user.ptr[storage] : storages.user.ptr[storage + 1]]
-    for user in users:
-        if device.evicted[user]:
-            return
-    if device.on_device[storage]:
-        depart(device, storage, storages.size[storage], place)
-    device.evicted[storage] = False
-    if runtime.classes.node[storage] != NONE:
-        leave_class(runtime.classes, storage, storages.cost[storage])
-    _forget(runtime, storage)
-    for user in users:
-        if device.on_device[user] and not device.bound[user]:
-            device.bound[user] = True
-            lock(device, user)
+            return_storage(runtime, output, op)

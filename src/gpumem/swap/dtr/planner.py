@@ -31,7 +31,7 @@ CLOSE = 200
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dtr(PlannerRecord):
-    """The planner `dtr`, which says what its options are."""
+    """The planner `dtr` and its options."""
 
     heuristic: str = option("eq", HEURISTICS)
     free: str = option("evict", POLICIES)

@@ -89,7 +89,8 @@ def walk(storages: Storages, around: Neighbourhoods, storage: int, rows: Rows, k
     while count > 0:
         count -= 1
         at = pending[count]
-        for other in idx[ptr[at] : ptr[at + 1]]:
+        for entry in range(ptr[at], ptr[at + 1]):  # a slice would count references in the hottest loop
+            other = idx[entry]
             if seen[other] == number:
                 continue
             seen[other] = number

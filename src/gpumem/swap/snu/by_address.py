@@ -60,7 +60,7 @@ class ByAddress(Shown):
 def by_address(
     trace: Trace, machine: Machine, capacity: int, *, fit: str = "first", alignment: int = 256, iterations: int = 16
 ) -> ByAddress:
-    """Follow swapping on demand, in the SNU thesis' way, in a pool of `capacity` bytes with addresses.
+    """Follow swapping on demand, as the SNU thesis does it, in a pool of `capacity` bytes with addresses.
 
     Parameters
     ----------

@@ -51,15 +51,16 @@ SOLUTIONS, FEW_SOLUTIONS = 3_000, 20
 SHARE, MOST = 0.3, 0.7
 # Ops that a plan exceeds the limit by most, whose instants become breakpoints.
 WORST = 8
-# Of an iteration: what the solver's tolerances may hide; and ns: a better plan is better by at least half of one.
+# Of an iteration: what the solver's tolerances may hide.
 SAFETY = 1e-7
+# Simulated times are whole ns, so that a solution that is better by less than this is none.
 HALF_NS = 0.5
 
 
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ilp(PlannerRecord):
-    """The planner `solve_ilp`, which says what its options are."""
+    """The planner `solve_ilp` and its options."""
 
     start: Plan | None = None
     bound: int = option(0)

@@ -57,7 +57,7 @@ class OnDemandRun(Shown):
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDemand(PlannerRecord):
-    """The planner `on_demand`, which says what its options are."""
+    """The planner `on_demand` and its options."""
 
     victim: str = option("lru", VICTIMS)
     iterations: int = option(16)

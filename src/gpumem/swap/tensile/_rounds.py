@@ -53,7 +53,7 @@ class Job(NamedTuple):
     start: I64  # ns of the ops, as in `Times`
     end: I64
     order: I64  # of each row of `Progress.by_size`, the gap
-    place: I64  # and the other way round
+    place: I64  # of each gap, its row
     n: int
     most: int  # buffers that may be swapped
     exact: bool  # accounting
@@ -111,7 +111,7 @@ def swap(job: Job, progress: Progress, goal: int, budget: int, tries: int) -> in
             return tries
         progress.counts[NEXT] = -1
         first, stop = _propose(job, progress, gap)
-        if first < stop and _reserve_host(job, progress, budget, (first, stop), gap):
+        if first < stop and _reserve_host(job, progress, budget, (first, stop), gap=gap):
             _commit(job, progress, (first, stop), gap)
         tries -= 1
     return 0
@@ -133,7 +133,7 @@ def _propose(job: Job, progress: Progress, gap: int) -> tuple[int, int]:
         _strike_out(job, progress, gap)
         return 0, 0
     if not is_new or not gaps.out_ns[gap]:  # the host has the value: a swap-in alone
-        return (gap, gap + 1) if _schedule_in(job, progress, gap, gap, NO_COPY) else (0, 0)
+        return (gap, gap + 1) if _schedule_in(job, progress, gap, gap, out=NO_COPY) else (0, 0)
     # Lines 20 to 22: where the swap-in before the first access does not fit, the copy-out is tried once more from the
     # end of that access on.
     for first in range(gaps.first[gap], gap + 1):
@@ -153,11 +153,11 @@ def _schedule_out(job: Job, progress: Progress, first: int, gap: int) -> int:
     # Lines 4 to 6 and 25: the earliest free time of the link, with an end before the op of the peak starts.
     deadline = min(gaps.closes[first], job.start[_peak_behind(job, progress, gap)])
     out = link.earliest(progress.outs, gaps.opens[first], deadline, gaps.out_ns[first])
-    if out < 0 or not _schedule_in(job, progress, first, gap, out):  # line 15: the swap-in before the first access
+    if out < 0 or not _schedule_in(job, progress, first, gap, out=out):  # line 15: the swap-in before the first access
         return 0
     last = gaps.last[gap] + 1 if job.rest else gap + 1
     for later in range(first + 1, last):  # line 36: the rest of the accesses, in the order of time
-        if not _schedule_in(job, progress, later, gap, NO_COPY) and later == gap:
+        if not _schedule_in(job, progress, later, gap, out=NO_COPY) and later == gap:
             return 0
     return int(last)
 
@@ -235,8 +235,10 @@ def _commit(job: Job, progress: Progress, proposed: tuple[int, int], gap: int) -
         if earliest < 0:
             earliest = at
         _strike_out(job, progress, at)
-        back = counts_again(job.start, gaps.before[at], tasks.prefetch[at], tasks.in_at[at] + gaps.in_ns[at], job.exact)
-        _tree.add_around(progress.top, progress.add, 2 * job.n, 2 * tasks.release[at], 2 * back, -gaps.size[at])
+        ends = tasks.in_at[at] + gaps.in_ns[at]
+        back = counts_again(job.start, gaps.before[at], tasks.prefetch[at], ends, exact=job.exact)
+        off_device = 2 * tasks.release[at], 2 * back  # positions of the tree: two for each op
+        _tree.add_around(progress.top, progress.add, 2 * job.n, *off_device, -gaps.size[at])
         tasks.done[progress.counts[DONE]] = at
         progress.counts[DONE] += 1
     take_links(progress, gaps, tasks, tasks.done[begun : progress.counts[DONE]])

@@ -20,7 +20,7 @@ from gpumem.base.jit import jit
 from gpumem.trace import I64
 
 ACCOUNTING = ("exact", "paper")
-NO_COPY = -1
+NO_COPY = -1  # ns: the host has the value, so nothing is copied out
 
 
 @jit

@@ -196,7 +196,7 @@ def _scheduled(job: SwapRounds, dropped: Sequence[Recompute]) -> Scheduled:
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensile(PlannerRecord):
-    """The planner `tensile`, which says what its options are."""
+    """The planner `tensile` and its options."""
 
     accounting: str = option("exact", ACCOUNTING)
     rest: bool = True

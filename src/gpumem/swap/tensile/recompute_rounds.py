@@ -40,7 +40,10 @@ class RecomputeRounds:
         self.before: dict[int, list[Recompute]] = defaultdict(list)  # what is recomputed before each op
         self.scratch: dict[int, int] = defaultdict(int)  # bytes needed before an op, beside what is counted there
         self.readers: dict[int, set[int]] = defaultdict(set)  # before which ops recomputations read a buffer
-        self._next, self._replay = -1, Replay(0, frozenset(), {}, (), {})  # the row that `best` returned, and its ops
+        self._next, self._replay = (
+            -1,
+            Replay(place=0, wanted=frozenset(), held={}, reruns=(), spans={}),
+        )  # the row that `best` returned, and its ops
 
     @property
     def peak(self) -> int:
