@@ -15,7 +15,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.baselines._checkpoint_evict import EvictionSearch
 from gpumem.swap.baselines._checkpoint_rollout import rollout
-from gpumem.swap.baselines._checkpoint_state import DropRules, Facts
+from gpumem.swap.baselines._checkpoint_state import DropRules, PassFacts
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.facts.recompute import barred, takes_unknown
 from gpumem.swap.facts.recompute_cost import MadeAgain
@@ -42,7 +42,7 @@ def run(trace: Trace, limit: int, **other: float) -> tuple[dict[int, int], bool]
     """Before which op each dropped buffer comes back."""
     priced = account(trace)
     rules = DropRules(limit, int(other.get("half_powers", 1)), 0.0, np.ones(len(priced.buffer)), 10**6, 10**9)
-    at, fits, _ = rollout(priced, Facts.of(priced), rules, np.full(len(priced.size), -1))
+    at, fits, _ = rollout(priced, PassFacts.of(priced), rules, np.full(len(priced.size), -1))
     return {int(buffer): int(op) for buffer, op in zip(priced.buffer, at) if op}, fits
 
 
@@ -75,7 +75,7 @@ def test_programs_of_many_passes_come_down_for_less_than_by_cuts(passes: int, sh
 def test_a_value_is_back_before_the_weight_that_made_it_changes() -> None:
     trace = unrolled(2, 6)
     first_update = next(op for op, row in enumerate(trace.ops.writes.tolist()) if row == [0])
-    facts, priced = Facts.of(account(trace)), account(trace)
+    facts, priced = PassFacts.of(account(trace)), account(trace)
     over = (priced.after < first_update) & (priced.before > first_update)
     assert over.any()
     assert (facts.lasts[over] <= first_update).all()
@@ -85,7 +85,7 @@ def test_a_value_is_back_before_the_weight_that_made_it_changes() -> None:
 def test_all_can_be_dropped_at_once_and_be_back_at_its_last_place(data: st.DataObject) -> None:
     trace = data.draw(st.one_of(programs(), steps()))
     priced = account(trace)
-    lasts = Facts.of(priced).lasts
+    lasts = PassFacts.of(priced).lasts
     assert ((lasts == 0) | ((priced.after + 1 < lasts) & (lasts <= priced.before))).all()
     chosen = np.array(data.draw(st.lists(st.booleans(), min_size=len(lasts), max_size=len(lasts))), bool)
     at = np.where(chosen, lasts, 0)
@@ -102,7 +102,7 @@ def test_a_run_that_fits_has_counted_what_it_holds(data: st.DataObject) -> None:
     limit = data.draw(st.integers(max(trace.peak_load // 3, 1), max(trace.peak_load, 1)))
     rules = DropRules(limit, data.draw(st.integers(0, 2)), 1.0, np.ones(len(priced.buffer)), 10**6, 10**9)
     until = np.full(len(priced.size), -1)
-    at, fits, steps_ = rollout(priced, Facts.of(priced), rules, until)
+    at, fits, steps_ = rollout(priced, PassFacts.of(priced), rules, until)
     costs = priced.costs(at, until)
     assert costs.peak >= 0
     assert steps_ > 0 or not len(priced.buffer) or not fits or not at.any()

@@ -13,7 +13,7 @@ from gpumem.swap.dtr import ResidencyIntervals, dtr
 from gpumem.swap.dtr.online import POLICIES, RAN
 from gpumem.swap.dtr.planner import online
 from gpumem.swap.dtr.scores import HEURISTICS
-from gpumem.swap.dtr.storages import Storages
+from gpumem.swap.dtr.storages import DtrStorages
 from gpumem.swap.dtr.translate import decisions
 from gpumem.swap.plan import Hold, Plan, Recompute
 from gpumem.swap.plan.gaps import gaps
@@ -73,7 +73,7 @@ def test_a_plan_recomputes_no_more_than_the_runtime(free: str, trace: Trace, par
 
 @given(trace=steps())
 def test_what_is_evictable_can_be_recomputed_at_each_access(trace: Trace) -> None:
-    storages, spans = Storages.of(trace, GTX), gaps(trace)
+    storages, spans = DtrStorages.of(trace, GTX), gaps(trace)
     for buffer, after, before in zip(spans.buffer.tolist(), spans.after.tolist(), spans.before.tolist()):
         if storages.evictable[buffer] and after >= storages.ready_at[buffer]:
             swapped = Plan.of(trace, [Recompute(buffer, after, before, before)]).apply(trace)

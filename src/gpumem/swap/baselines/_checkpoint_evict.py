@@ -17,7 +17,7 @@ import numpy as np
 from gpumem.base import work
 from gpumem.swap.baselines._checkpoint_prices import PlanSearch, PricedPlan
 from gpumem.swap.baselines._checkpoint_rollout import rollout
-from gpumem.swap.baselines._checkpoint_state import DropRules, Facts
+from gpumem.swap.baselines._checkpoint_state import DropRules, PassFacts
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.trace import F64, I64, Trace
 
@@ -54,7 +54,7 @@ CHANGED_SHARES = (0.02, 0.1, 0.5)
 LAST_PART = 6
 
 
-class Trial(NamedTuple):
+class PassTrial(NamedTuple):
     """The rules of a pass, the buffers that are held, and the plan that came of it."""
 
     share: float  # of the limit
@@ -69,7 +69,7 @@ class Trial(NamedTuple):
 class EvictionSearch(PlanSearch):
     """All gaps within the iteration, and the search over passes."""
 
-    facts: Facts
+    facts: PassFacts
 
     @classmethod
     def of(cls, trace: Trace, account: MadeAgain, *, limit: int) -> EvictionSearch:
@@ -77,7 +77,7 @@ class EvictionSearch(PlanSearch):
         buffers = trace.buffers
         dead = np.flatnonzero(~buffers.host & ~buffers.persistent & (buffers.end < trace.n) & (buffers.size > 0))
         left = min(WORK, max(LEAST_PASSES * PASS_STEPS, PAIR_STEPS * trace.n**2))
-        facts = Facts.of(account)
+        facts = PassFacts.of(account)
         return cls(account=account, trace=trace, last=facts.lasts, dead=dead, limit=limit, left=left, facts=facts)
 
     def search(self, *, hold: bool) -> PricedPlan:
@@ -85,7 +85,7 @@ class EvictionSearch(PlanSearch):
         gaps, stop = len(self.account.buffer), self.left // LAST_PART
         none_held = np.full(len(self.account.size), -1, np.int64)
         keep_all = self.price(np.zeros(gaps, np.int64), none_held)
-        best = Trial(share=1.0, half_powers=0, children=0.0, factor=np.ones(gaps), until=none_held, plan=keep_all)
+        best = PassTrial(share=1.0, half_powers=0, children=0.0, factor=np.ones(gaps), until=none_held, plan=keep_all)
         best = self.best([best, *self.grid(best, LIMIT_SHARES)])
         for _ in work.each(range(HOLD_ROUNDS if hold else 0)):
             held = (trial for start in self.held(best) for trial in self.grid(start, FEW_SHARES))
@@ -94,18 +94,18 @@ class EvictionSearch(PlanSearch):
         plan = self.improve_gaps(best.plan, stop // 2)
         return self.hold(plan) if hold else plan
 
-    def best(self, trials: Iterable[Trial]) -> Trial:
+    def best(self, trials: Iterable[PassTrial]) -> PassTrial:
         """Return the first of those that rank highest."""
         return min(trials, key=lambda trial: self.rank(trial.plan))
 
-    def grid(self, start: Trial, shares: tuple[float, ...]) -> Iterable[Trial]:
+    def grid(self, start: PassTrial, shares: tuple[float, ...]) -> Iterable[PassTrial]:
         """Run by all rules of the grid, with the factors and the held buffers of `start`."""
         for share, (half_powers, children) in product(shares, GRID):
             if self.is_over():
                 return
             yield self.run(start._replace(share=share, half_powers=half_powers, children=children))
 
-    def run(self, trial: Trial) -> Trial:
+    def run(self, trial: PassTrial) -> PassTrial:
         """Run a pass and price its plan; a pass that fails counts as the plan that keeps all."""
         rules = DropRules(
             limit=int(self.limit * trial.share),
@@ -119,7 +119,7 @@ class EvictionSearch(PlanSearch):
         self.left -= PASS_STEPS + steps // STEPS_EACH
         return trial._replace(plan=self.price(at if fits else np.zeros_like(at), trial.until))
 
-    def held(self, trial: Trial) -> Iterable[Trial]:
+    def held(self, trial: PassTrial) -> Iterable[PassTrial]:
         """Hold more of the dead buffers, those that cost most ns of recomputation per byte, for each share of bytes."""
         last, ns = self.account.written(trial.plan.at, trial.until)
         size, dead = self.trace.buffers.size, self.dying(last)
@@ -131,7 +131,7 @@ class EvictionSearch(PlanSearch):
             until[chosen] = last[chosen]
             yield trial._replace(until=until)
 
-    def vary(self, best: Trial, stop: int) -> Trial:
+    def vary(self, best: PassTrial, stop: int) -> PassTrial:
         """Change at random what gaps are worth, and accept what is no worse, until only `stop` of the work is left."""
         random = np.random.default_rng(0)
         while not self.is_over() and self.left > stop and best.plan.costs.ns != 0:

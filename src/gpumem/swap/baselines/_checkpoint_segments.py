@@ -31,7 +31,7 @@ STARTS = 8  # how many of the first guesses are improved at most
 SHARE = 4  # the part of the work that each of these may take; it is also what is left for single gaps
 
 
-class Move(NamedTuple):
+class CutMove(NamedTuple):
     """A change of one cut: the cut at place `source` goes, and one of `level` stands at place `target`.
 
     A new cut has no source, a removed one no target (`NOWHERE`); where both are the same the cut changes its level.
@@ -147,7 +147,7 @@ class SegmentSearch(PlanSearch):
                     cut, best, has_converged = moved, proposal, False
         return best
 
-    def moves(self, cut: I64, plan: PricedPlan) -> list[Move]:
+    def moves(self, cut: I64, plan: PricedPlan) -> list[CutMove]:
         """Return the moves of a round in random order, the same each time.
 
         Above the limit, new cuts are tried only among the values that are recomputed by the peak and read after it, if
@@ -160,13 +160,13 @@ class SegmentSearch(PlanSearch):
             if at_peak.any():
                 ends = [self.made[at_peak].min(), self.made[at_peak].max() + 1]
                 low, high = np.searchsorted(self.places, ends).tolist()
-        moves = [Move(place, NOWHERE, NO_CUT) for place in cuts]
-        moves += [Move(place, place, SEGMENT + PART - int(cut[place])) for place in cuts]
+        moves = [CutMove(place, NOWHERE, NO_CUT) for place in cuts]
+        moves += [CutMove(place, place, SEGMENT + PART - int(cut[place])) for place in cuts]
         for place in cuts:
             targets = (place + sign * shift for shift in SHIFTS for sign in (-1, 1))
-            moves += [Move(place, target, int(cut[place])) for target in targets if 0 <= target < len(cut)]
+            moves += [CutMove(place, target, int(cut[place])) for target in targets if 0 <= target < len(cut)]
         moves += [
-            Move(NOWHERE, place, level) for place in range(low, high) if not cut[place] for level in (SEGMENT, PART)
+            CutMove(NOWHERE, place, level) for place in range(low, high) if not cut[place] for level in (SEGMENT, PART)
         ]
         self.random.shuffle(moves)
         return moves

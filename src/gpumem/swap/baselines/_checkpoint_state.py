@@ -11,8 +11,8 @@ from gpumem.swap.facts.recompute_cost import MadeAgain, loads
 from gpumem.swap.plan.replay import Closure, marks
 from gpumem.trace import F64, I64, Bool
 
-# Indexes of `State.counts`: how many gaps are active, how many values are wanted at the op at hand, how many gaps have
-# ended and begun so far, how many ops were recomputed, how many steps the pass took (see `_checkpoint_prices`).
+# Indexes of `PassState.counts`: how many gaps are active, how many values are wanted at the op at hand, how many gaps
+# have ended and begun so far, how many ops were recomputed, how many steps the pass took (see `_checkpoint_prices`).
 ACTIVE, WANTED, ENDED, BEGUN, RECOMPUTED, STEPS, COUNTS = range(7)
 
 
@@ -27,7 +27,7 @@ class DropRules(NamedTuple):
     steps: int  # and steps of the pass at most; a pass that exceeds either fails
 
 
-class Facts(NamedTuple):
+class PassFacts(NamedTuple):
     """What all passes through a trace share. m gaps, n ops."""
 
     lasts: I64  # m: the last op before which a gap's value can be recomputed, whatever else is dropped; 0: none
@@ -39,7 +39,7 @@ class Facts(NamedTuple):
     clock: I64  # n + 1: ns before each op
 
     @classmethod
-    def of(cls, account: MadeAgain) -> Facts:
+    def of(cls, account: MadeAgain) -> PassFacts:
         """Look at all gaps: O(accesses log accesses + the lengths of all chains)."""
         origins, n = account.origins, len(account.duration)
         row = [origins.after(*access) for access in zip(account.buffer.tolist(), account.after.tolist())]
@@ -89,7 +89,7 @@ def _expiries(account: MadeAgain) -> I64:
     return through
 
 
-class State(NamedTuple):
+class PassState(NamedTuple):
     """Where a pass stands. B buffers, v values, m gaps."""
 
     at: I64  # m: right before which op each gap's value is recomputed; 0: it is kept
@@ -115,10 +115,10 @@ class State(NamedTuple):
 
 
 @inner
-def begin_state(account: MadeAgain, until: I64) -> State:
+def begin_state(account: MadeAgain, until: I64) -> PassState:
     ops, buffers, gaps = len(account.duration), len(account.size), len(account.buffer)
     values = len(account.holder)
-    return State(
+    return PassState(
         at=np.zeros(gaps, np.int64),
         live=loads(account, np.zeros(gaps, np.int64), until),
         absent=np.zeros(buffers, np.bool_),

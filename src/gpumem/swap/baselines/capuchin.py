@@ -19,7 +19,7 @@ from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import COPY, Timeline
-from gpumem.swap.baselines.capuchin_policy import AccessPattern, Choice, Policy, select
+from gpumem.swap.baselines.capuchin_policy import AccessPattern, CapuchinPolicy, Choice, select
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.options import option
@@ -115,8 +115,8 @@ def capuchin(
 
 def _choose(pattern: AccessPattern, limit: int, *, recompute: bool, queue: bool) -> Choice:
     """Of the policies that reach the limit, the choice with the shortest iteration, as it is without feedback."""
-    swap_only = Policy(recompute=False, in_scratch=False, queue=queue)
-    both = [Policy(recompute=True, in_scratch=in_scratch, queue=queue) for in_scratch in (False, True)]
+    swap_only = CapuchinPolicy(recompute=False, in_scratch=False, queue=queue)
+    both = [CapuchinPolicy(recompute=True, in_scratch=in_scratch, queue=queue) for in_scratch in (False, True)]
     reached, choices = pattern.trace.peak_load, list[Choice]()
     for policy in [*both, swap_only] if recompute else [swap_only]:
         peak, choice = _reach(pattern, limit, policy)
@@ -130,7 +130,7 @@ def _choose(pattern: AccessPattern, limit: int, *, recompute: bool, queue: bool)
     return min(choices, key=lambda choice: _makespan(pattern, choice, limit)) if len(choices) > 1 else choices[0]
 
 
-def _reach(pattern: AccessPattern, limit: int, policy: Policy) -> tuple[int, Choice | None]:
+def _reach(pattern: AccessPattern, limit: int, policy: CapuchinPolicy) -> tuple[int, Choice | None]:
     """Take candidates until the peak fits, with what recomputation holds on the way; return it, and None if above it.
 
     `select` does not know what recomputations hold, so it is asked for so much less as the peak was too high.

@@ -165,7 +165,7 @@ class AccessPattern:
         return int(spans.buffer[row]), int(spans.after[row]), int(spans.before[row])
 
 
-class Policy(NamedTuple):
+class CapuchinPolicy(NamedTuple):
     """How candidates are chosen.
 
     `recompute`: whether to recompute as well. `in_scratch`: a source of a recomputation that was dropped for longer is
@@ -184,10 +184,10 @@ class Choice:
     swaps: list[int]
     recomputes: list[int]
     host: Pinned
-    policy: Policy
+    policy: CapuchinPolicy
 
 
-def select(pattern: AccessPattern, target: int, policy: Policy) -> Choice:
+def select(pattern: AccessPattern, target: int, policy: CapuchinPolicy) -> Choice:
     """Algorithm 1: swap those that hide both copies first, then swap or recompute by the smaller overhead."""
     live, left = LiveBytes.of(pattern.trace, target), pattern.rows.tolist()
     choice = Choice([], [], Pinned(pattern.trace, pattern.values.gaps, pattern.machine.pinned), policy)

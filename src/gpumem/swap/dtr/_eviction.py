@@ -29,7 +29,7 @@ from gpumem.swap.dtr.scores import (
     score_of,
     time_of,
 )
-from gpumem.swap.dtr.storages import Storages
+from gpumem.swap.dtr.storages import DtrStorages
 from gpumem.swap.facts.union_find import join
 
 RAN, NO_ROOM, TOO_LONG = range(3)  # how an iteration ended
@@ -37,7 +37,7 @@ EVICT, IGNORE, BANISH = range(3)  # what becomes of a storage that the program r
 POLICIES = {"evict": EVICT, "ignore": IGNORE, "banish": BANISH}
 
 
-class Limits(NamedTuple):
+class RunLimits(NamedTuple):
     """What ends a run: bytes of the device, ns of recomputation, evictions."""
 
     budget: int
@@ -45,18 +45,18 @@ class Limits(NamedTuple):
     evictions: int
 
 
-class Runtime(NamedTuple):
-    storages: Storages
+class DtrRuntime(NamedTuple):
+    storages: DtrStorages
     device: DeviceState
     classes: Classes
     around: Neighbourhoods
     scoring: Scoring
     policy: int
-    limits: Limits
+    limits: RunLimits
 
 
 @inner
-def evict_for(runtime: Runtime, most: int, op: int) -> int:
+def evict_for(runtime: DtrRuntime, most: int, op: int) -> int:
     """Evict until storages have no more than `most` bytes on the device; return how that ended."""
     counts = runtime.device.counts
     while counts[LIVE] > most:
@@ -71,7 +71,7 @@ def evict_for(runtime: Runtime, most: int, op: int) -> int:
 
 
 @inner
-def _victim(runtime: Runtime) -> int:
+def _victim(runtime: DtrRuntime) -> int:
     """The storage with the lowest score: of equal ones the last in the pool, of several 0 the first, as in simrd."""
     device, storages, scoring = runtime.device, runtime.storages, runtime.scoring
     best, lowest, rank, clock = NONE, np.inf, 0, device.counts[CLOCK]
@@ -85,7 +85,7 @@ def _victim(runtime: Runtime) -> int:
 
 
 @inner
-def return_storage(runtime: Runtime, storage: int, op: int) -> None:
+def return_storage(runtime: DtrRuntime, storage: int, op: int) -> None:
     """A storage is back on the device."""
     storages = runtime.storages
     arrive(runtime.device, storage, storages.size[storage], op)
@@ -96,7 +96,7 @@ def return_storage(runtime: Runtime, storage: int, op: int) -> None:
 
 
 @inner
-def evict(runtime: Runtime, storage: int, place: int) -> None:
+def evict(runtime: DtrRuntime, storage: int, place: int) -> None:
     """Take a storage off the device right before op `place`, and join its class with those of its neighbours."""
     storages, classes = runtime.storages, runtime.classes
     depart(runtime.device, storage, storages.size[storage], place)
@@ -113,13 +113,13 @@ def evict(runtime: Runtime, storage: int, place: int) -> None:
 
 
 @inner
-def forget_neighbours(runtime: Runtime, storage: int) -> None:
+def forget_neighbours(runtime: DtrRuntime, storage: int) -> None:
     if runtime.scoring.time in (SOURCES, NEIGHBOURHOOD):
         forget(runtime.storages, runtime.around, storage)
 
 
 @inner
-def release(runtime: Runtime, storage: int, op: int) -> None:
+def release(runtime: DtrRuntime, storage: int, op: int) -> None:
     """After an op the program refers to a storage no more."""
     runtime.device.dead[storage] = True
     if runtime.policy == EVICT and runtime.device.on_device[storage]:
@@ -129,7 +129,7 @@ def release(runtime: Runtime, storage: int, op: int) -> None:
 
 
 @inner
-def banish(runtime: Runtime, storage: int, place: int) -> None:
+def banish(runtime: DtrRuntime, storage: int, place: int) -> None:
     """Free a storage for good if nothing that was made of it is evicted; all of that is locked from then on."""
     storages, device = runtime.storages, runtime.device
     users = storages.user.idx[storages.user.ptr[storage] : storages.user.ptr[storage + 1]]

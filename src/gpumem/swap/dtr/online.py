@@ -35,8 +35,8 @@ from gpumem.swap.dtr._eviction import (
     POLICIES as POLICIES,
     RAN,
     TOO_LONG,
-    Limits,
-    Runtime,
+    DtrRuntime,
+    RunLimits,
     banish,
     evict_for,
     forget_neighbours,
@@ -44,7 +44,7 @@ from gpumem.swap.dtr._eviction import (
     return_storage,
 )
 from gpumem.swap.dtr.scores import CLASSES, Scoring, no_neighbourhoods
-from gpumem.swap.dtr.storages import Storages
+from gpumem.swap.dtr.storages import DtrStorages
 from gpumem.trace import I64, Bool
 
 
@@ -67,7 +67,7 @@ class OnlineRun(NamedTuple):
 
 
 class _Stack(NamedTuple):
-    """What is being computed, each for the sake of the one before it: rows of `Storages.need`."""
+    """What is being computed, each for the sake of the one before it: rows of `DtrStorages.need`."""
 
     row: I64
     entry: I64  # of the row: the next one to look at
@@ -75,14 +75,16 @@ class _Stack(NamedTuple):
 
 
 @jit
-def follow(storages: Storages, limits: Limits, scoring: Scoring, policy: int) -> OnlineRun:
+def follow(storages: DtrStorages, limits: RunLimits, scoring: Scoring, policy: int) -> OnlineRun:
     """Run an iteration until its end, or until it exceeds one of the limits."""
     ops, count = len(storages.duration), len(storages.size)
     # A node for each storage that begins or is evicted; nodes are never used twice.
     nodes = 2 * count + limits.evictions + 1 if scoring.time == CLASSES else 1
     device = empty_device(count, count + limits.evictions + 1)
     around = no_neighbourhoods(device.evicted)
-    runtime = Runtime(storages, device, no_classes(count, nodes), around, scoring=scoring, policy=policy, limits=limits)
+    runtime = DtrRuntime(
+        storages, device, no_classes(count, nodes), around, scoring=scoring, policy=policy, limits=limits
+    )
     depth = np.zeros((2, count + 1), np.int64)  # no storage is needed for itself, so that the stack is no deeper
     stack = _Stack(depth[0], depth[1], np.zeros(len(storages.need.idx), np.bool_))
     ended, op = RAN, 0
@@ -112,7 +114,7 @@ def follow(storages: Storages, limits: Limits, scoring: Scoring, policy: int) ->
 
 
 @inner
-def _announce(runtime: Runtime, op: int) -> None:
+def _announce(runtime: DtrRuntime, op: int) -> None:
     """What an op will make is a neighbour from now on, though one that takes no time: so simrd has it."""
     start = runtime.storages.start
     if runtime.scoring.time == CLASSES:
@@ -121,7 +123,7 @@ def _announce(runtime: Runtime, op: int) -> None:
 
 
 @inner
-def _perform(runtime: Runtime, stack: _Stack, op: int) -> int:
+def _perform(runtime: DtrRuntime, stack: _Stack, op: int) -> int:
     """Run an op, and before it recompute depth first what it reads; return how that ended."""
     storages, counts, limits = runtime.storages, runtime.device.counts, runtime.limits
     depth, op_row = 0, len(storages.size) + op
@@ -150,7 +152,7 @@ def _perform(runtime: Runtime, stack: _Stack, op: int) -> int:
 
 
 @inner
-def _lock_all(runtime: Runtime, stack: _Stack, depth: int, row: int) -> None:
+def _lock_all(runtime: DtrRuntime, stack: _Stack, depth: int, row: int) -> None:
     """Begin a row: lock what is on the device of all that it needs; each counts as used now."""
     need, device = runtime.storages.need, runtime.device
     stack.row[depth], stack.entry[depth] = row, need.ptr[row]
@@ -163,7 +165,7 @@ def _lock_all(runtime: Runtime, stack: _Stack, depth: int, row: int) -> None:
 
 
 @inner
-def _next_lacking(runtime: Runtime, stack: _Stack, depth: int) -> int:
+def _next_lacking(runtime: DtrRuntime, stack: _Stack, depth: int) -> int:
     """The next entry that is off the device, `NONE` if there is none; those that returned are locked on the way."""
     need, device = runtime.storages.need, runtime.device
     stop = need.ptr[stack.row[depth] + 1]
@@ -178,7 +180,7 @@ def _next_lacking(runtime: Runtime, stack: _Stack, depth: int) -> int:
 
 
 @inner
-def _unlock_all(runtime: Runtime, row: int, op: int) -> None:
+def _unlock_all(runtime: DtrRuntime, row: int, op: int) -> None:
     """End a row; what it needed may be banished."""
     need, device = runtime.storages.need, runtime.device
     for storage in need.idx[need.ptr[row] : need.ptr[row + 1]]:
@@ -190,7 +192,7 @@ def _unlock_all(runtime: Runtime, row: int, op: int) -> None:
 
 
 @inner
-def _bytes_begun(storages: Storages, op: int) -> int:
+def _bytes_begun(storages: DtrStorages, op: int) -> int:
     """The bytes of all that begins at an op."""
     begun: int = storages.fixed[op] - storages.before[op]
     for storage in storages.start.idx[storages.start.ptr[op] : storages.start.ptr[op + 1]]:
@@ -199,7 +201,7 @@ def _bytes_begun(storages: Storages, op: int) -> int:
 
 
 @inner
-def _run(runtime: Runtime, op: int) -> None:
+def _run(runtime: DtrRuntime, op: int) -> None:
     """Run an op for the first time."""
     storages, device = runtime.storages, runtime.device
     device.counts[CLOCK] += storages.duration[op]
@@ -214,7 +216,7 @@ def _run(runtime: Runtime, op: int) -> None:
 
 
 @inner
-def _recompute(runtime: Runtime, storage: int, op: int) -> None:
+def _recompute(runtime: DtrRuntime, storage: int, op: int) -> None:
     """Recompute a storage by its chain; other outputs of the chain that were evicted return with it, and stay."""
     storages, device = runtime.storages, runtime.device
     device.counts[CLOCK] += storages.cost[storage]

@@ -8,9 +8,9 @@ from gpumem.base import work
 from gpumem.base.arguments import finite, strict, strict_fields
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
-from gpumem.swap.dtr.online import POLICIES, RAN, Limits, OnlineRun, follow
+from gpumem.swap.dtr.online import POLICIES, RAN, OnlineRun, RunLimits, follow
 from gpumem.swap.dtr.scores import HEURISTICS
-from gpumem.swap.dtr.storages import Storages
+from gpumem.swap.dtr.storages import DtrStorages
 from gpumem.swap.dtr.translate import decisions
 from gpumem.swap.facts.limits import FAR, Judge, fits, floor
 from gpumem.swap.facts.options import option
@@ -86,12 +86,12 @@ def online(
     one_of("heuristic", heuristic, HEURISTICS)
     one_of("free", free, POLICIES)
     finite(overhead=overhead)
-    storages = Storages.of(trace, machine)
+    storages = DtrStorages.of(trace, machine)
     return follow(storages, _limits(storages, budget, overhead), HEURISTICS[heuristic], POLICIES[free])
 
 
-def _limits(storages: Storages, budget: int, overhead: float) -> Limits:
-    return Limits(budget, int(overhead * int(storages.duration.sum())), EVICTIONS * len(storages.size))
+def _limits(storages: DtrStorages, budget: int, overhead: float) -> RunLimits:
+    return RunLimits(budget, int(overhead * int(storages.duration.sum())), EVICTIONS * len(storages.size))
 
 
 @plans(Dtr)
@@ -150,7 +150,7 @@ def dtr(
     """
     if fits(trace, limit):
         return Plan.of(trace)
-    storages, judge = Storages.of(trace, machine), Judge(trace, machine, limit)
+    storages, judge = DtrStorages.of(trace, machine), Judge(trace, machine, limit)
     budgets = _Budgets(floor(trace)[1], trace.peak_load, limit)
     for _ in work.each(range(TRIES)):
         limits, slack = _limits(storages, budgets.budget, OVERHEAD), FAR

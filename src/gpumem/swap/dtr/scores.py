@@ -16,7 +16,7 @@ import numpy as np
 
 from gpumem.base.jit import inner
 from gpumem.swap.dtr._classes import NONE, Classes, begin_query, count_once
-from gpumem.swap.dtr.storages import Rows, Storages
+from gpumem.swap.dtr.storages import BufferRows, DtrStorages
 from gpumem.trace import I64, Bool
 
 NOTHING, ALONE, SOURCES, CLASSES, NEIGHBOURHOOD = range(5)  # whose time counts
@@ -75,7 +75,7 @@ def no_neighbourhoods(evicted: Bool) -> Neighbourhoods:
 
 
 @inner
-def walk(storages: Storages, around: Neighbourhoods, storage: int, rows: Rows, known: Bool) -> int:
+def walk(storages: DtrStorages, around: Neighbourhoods, storage: int, rows: BufferRows, known: Bool) -> int:
     """Return the ns of all evicted storages that `rows` lead to from one, through evicted ones.
 
     Where the walk ends, at storages on the device, `known` is cleared: their neighbourhoods have this storage.
@@ -104,7 +104,7 @@ def walk(storages: Storages, around: Neighbourhoods, storage: int, rows: Rows, k
 
 
 @inner
-def forget(storages: Storages, around: Neighbourhoods, storage: int) -> None:
+def forget(storages: DtrStorages, around: Neighbourhoods, storage: int) -> None:
     """Forget the neighbourhoods that have this storage, which was evicted or returned."""
     walk(storages, around, storage, rows=storages.need, known=around.known_below)
     walk(storages, around, storage, rows=storages.user, known=around.known_above)
@@ -112,7 +112,7 @@ def forget(storages: Storages, around: Neighbourhoods, storage: int) -> None:
 
 
 @inner
-def time_of(kind: int, storages: Storages, around: Neighbourhoods, classes: Classes, storage: int) -> int:
+def time_of(kind: int, storages: DtrStorages, around: Neighbourhoods, classes: Classes, storage: int) -> int:
     """The ns that count for a storage on the device."""
     if kind == NOTHING:
         return 1
@@ -133,7 +133,7 @@ def time_of(kind: int, storages: Storages, around: Neighbourhoods, classes: Clas
 
 
 @inner
-def _neighbour_classes(storages: Storages, classes: Classes, storage: int) -> int:
+def _neighbour_classes(storages: DtrStorages, classes: Classes, storage: int) -> int:
     """The ns of the classes of all evicted neighbours, each once."""
     begin_query(classes)
     ns = 0

@@ -23,19 +23,19 @@ from gpumem.trace import I64, Bool, Csr, Trace
 from gpumem.trace.kinds import WORKSPACE
 
 
-class Rows(NamedTuple):
+class BufferRows(NamedTuple):
     """Row `k` is `idx[ptr[k] : ptr[k + 1]]`."""
 
     ptr: I64
     idx: I64
 
     @classmethod
-    def of(cls, table: Csr) -> Rows:
+    def of(cls, table: Csr) -> BufferRows:
         """Return those of a table."""
         return cls(table.ptr, table.idx)
 
 
-class Storages(NamedTuple):
+class DtrStorages(NamedTuple):
     """Columns over buffers (B of them), over ops (n) and rows of buffers; only evictable buffers stand in rows."""
 
     size: I64  # B: bytes
@@ -43,18 +43,18 @@ class Storages(NamedTuple):
     scratch: I64  # B: bytes that its chain writes
     evictable: Bool  # B
     ready_at: I64  # B: the op that writes it last
-    need: Rows  # B + n: the sources of a buffer; from row B on what op `row - B` reads
-    user: Rows  # B: the buffers that have it as a source
-    beside: Rows  # B: other buffers that its chain writes whole
-    start: Rows  # n: what begins at an op
-    ready: Rows  # n: what an op writes last
-    end: Rows  # n: what dies after an op
+    need: BufferRows  # B + n: the sources of a buffer; from row B on what op `row - B` reads
+    user: BufferRows  # B: the buffers that have it as a source
+    beside: BufferRows  # B: other buffers that its chain writes whole
+    start: BufferRows  # n: what begins at an op
+    ready: BufferRows  # n: what an op writes last
+    end: BufferRows  # n: what dies after an op
     duration: I64  # n: ns
     fixed: I64  # n: bytes of all other buffers on the device during an op
     before: I64  # n: and right before it
 
     @classmethod
-    def of(cls, trace: Trace, machine: Machine) -> Storages:
+    def of(cls, trace: Trace, machine: Machine) -> DtrStorages:
         """Look up all accesses: O(accesses log accesses)."""
         buffers, n, count = trace.buffers, trace.n, len(trace.buffers)
         chains, duration = _Chains.of(trace, machine), machine.durations(trace)
@@ -74,12 +74,12 @@ class Storages(NamedTuple):
             scratch=scratch,
             evictable=chains.evictable,
             ready_at=chains.ready_at,
-            need=Rows.of(need),
-            user=Rows.of(user),
-            beside=Rows.of(beside),
-            start=Rows.of(start),
-            ready=Rows.of(ready),
-            end=Rows.of(end),
+            need=BufferRows.of(need),
+            user=BufferRows.of(user),
+            beside=BufferRows.of(beside),
+            start=BufferRows.of(start),
+            ready=BufferRows.of(ready),
+            end=BufferRows.of(end),
             duration=duration,
             fixed=fixed,
             before=fixed - begun,
@@ -118,8 +118,8 @@ class _Chains(NamedTuple):
         never = barred(trace, machine) | takes_unknown(trace)
         evictable &= np.bincount(row[written], never[op[written]], count) == 0
         lives = _Lives(ready_at, np.where(is_written, op[final], -1))
-        chain = Rows(np.searchsorted(row[written], np.arange(count + 1)).astype(np.int64), op[written])
-        ready = Rows.of(Csr.grouped(ready_at[evictable], np.flatnonzero(evictable), n))
+        chain = BufferRows(np.searchsorted(row[written], np.arange(count + 1)).astype(np.int64), op[written])
+        ready = BufferRows.of(Csr.grouped(ready_at[evictable], np.flatnonzero(evictable), n))
         _strike_out(origins, evictable, lives, chain, ready=ready)
         chosen = evictable[row] & written
         return cls(evictable, ready_at, row[chosen], op[chosen])
@@ -133,7 +133,7 @@ class _Lives(NamedTuple):
 
 
 @jit
-def _strike_out(origins: Origins, evictable: Bool, lives: _Lives, chain: Rows, ready: Rows) -> None:
+def _strike_out(origins: Origins, evictable: Bool, lives: _Lives, chain: BufferRows, ready: BufferRows) -> None:
     """Strike out of `evictable` what cannot be recomputed for as long as it is read, in the order of ops.
 
     `chain`: the ops that write a buffer. `ready`: of each op the buffers that it writes last. `until`: the last place

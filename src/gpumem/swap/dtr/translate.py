@@ -25,7 +25,7 @@ from gpumem.swap.plan import Decision, Hold, Recompute
 from gpumem.trace import Trace
 
 
-class Interval(NamedTuple):
+class ResidencyInterval(NamedTuple):
     """A time on the device: from the place before op `first` until op `until`; `read`: by the last recomputation."""
 
     first: int
@@ -46,19 +46,19 @@ def decisions(trace: Trace, residency: ResidencyIntervals) -> list[Decision]:
     return plan
 
 
-def _by_storage(residency: ResidencyIntervals) -> Iterator[tuple[int, list[Interval]]]:
+def _by_storage(residency: ResidencyIntervals) -> Iterator[tuple[int, list[ResidencyInterval]]]:
     """The intervals of each storage in the order of time, without empty rows."""
     rows = np.lexsort((residency.first, residency.storage))
     rows = rows[residency.storage[rows] >= 0]
     storage = residency.storage[rows]
-    intervals = [Interval(*row) for row in zip(*(column[rows].tolist() for column in residency[1:]))]
+    intervals = [ResidencyInterval(*row) for row in zip(*(column[rows].tolist() for column in residency[1:]))]
     begin = np.flatnonzero(np.diff(storage, prepend=-1)).tolist()
     for start, stop in zip(begin, [*begin[1:], len(intervals)]):
         yield int(storage[start]), intervals[start:stop]
 
 
 def _decisions(
-    storage: int, intervals: Iterable[Interval], accesses: list[int], end: int, *, tail: bool
+    storage: int, intervals: Iterable[ResidencyInterval], accesses: list[int], end: int, *, tail: bool
 ) -> Iterator[Decision]:
     """The decisions of one storage; `done` of its accesses lie in earlier intervals."""
     done = 0

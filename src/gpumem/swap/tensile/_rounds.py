@@ -19,7 +19,7 @@ from gpumem.swap.tensile.peak import NO_COPY, counts_again, ops_between
 from gpumem.trace import I64, Bool
 
 
-class Gaps(NamedTuple):
+class TensorGaps(NamedTuple):
     """Columns over gaps between accesses of a tensor, ascending by value, then by `after`."""
 
     buffer: I64
@@ -46,13 +46,13 @@ class SwapTasks(NamedTuple):
     done: I64  # the swapped gaps; the first counts[DONE] of these
 
 
-class Job(NamedTuple):
+class SwapJob(NamedTuple):
     """What the rounds of a job know and do not change."""
 
-    gaps: Gaps
+    gaps: TensorGaps
     start: I64  # ns of the ops, as in `Times`
     end: I64
-    order: I64  # of each row of `Progress.by_size`, the gap
+    order: I64  # of each row of `SwapProgress.by_size`, the gap
     place: I64  # of each gap, its row
     n: int
     most: int  # buffers that may be swapped
@@ -60,7 +60,7 @@ class Job(NamedTuple):
     rest: bool  # whether later accesses get their swap-ins at once (line 36)
 
 
-class Progress(NamedTuple):
+class SwapProgress(NamedTuple):
     """What the rounds of a job have decided, and what that takes."""
 
     tasks: SwapTasks
@@ -75,19 +75,19 @@ class Progress(NamedTuple):
     counts: I64
 
 
-# Indexes of `Progress.counts`: the gap to try next, -1 where that has to be looked up; how many gaps and how many
+# Indexes of `SwapProgress.counts`: the gap to try next, -1 where that has to be looked up; how many gaps and how many
 # buffers are swapped.
 NEXT, DONE, BUFFERS, COUNTS = range(4)
 ROOT = 1  # the node of the tree of live bytes that has the peak
 
 
 @inner
-def _peak_op(progress: Progress) -> int:
+def _peak_op(progress: SwapProgress) -> int:
     return int(_tree.first_largest(progress.top, progress.add)) // 2
 
 
 @jit
-def next_gap(job: Job, progress: Progress) -> int:
+def next_gap(job: SwapJob, progress: SwapProgress) -> int:
     """Return the gap of the biggest tensor at the peak that is worth a try, -1 if there is none left."""
     if progress.counts[NEXT] < 0:
         row = biggest(progress.by_size, _peak_op(progress))
@@ -96,7 +96,7 @@ def next_gap(job: Job, progress: Progress) -> int:
 
 
 @jit
-def swap(job: Job, progress: Progress, goal: int, budget: int, tries: int) -> int:
+def swap(job: SwapJob, progress: SwapProgress, goal: int, budget: int, tries: int) -> int:
     """Try to swap tensors until the peak is at most `goal` bytes (lines 24 to 36).
 
     A gap that fails is not tried at this op once more: what it needs only becomes scarcer. Return how many tries are
@@ -118,13 +118,13 @@ def swap(job: Job, progress: Progress, goal: int, budget: int, tries: int) -> in
 
 
 @inner
-def _strike_out(job: Job, progress: Progress, gap: int) -> None:
+def _strike_out(job: SwapJob, progress: SwapProgress, gap: int) -> None:
     """The gap is never to be tried any more."""
     progress.by_size.length[job.place[gap]] = 0
 
 
 @inlined
-def _propose(job: Job, progress: Progress, gap: int) -> tuple[int, int]:
+def _propose(job: SwapJob, progress: SwapProgress, gap: int) -> tuple[int, int]:
     """Write swap tasks with which the tensor is off the device at the peak; return among which gaps, (0, 0): none."""
     gaps = job.gaps
     is_new = progress.on_host[gaps.value[gap]] < 0
@@ -144,7 +144,7 @@ def _propose(job: Job, progress: Progress, gap: int) -> tuple[int, int]:
 
 
 @inlined
-def _schedule_out(job: Job, progress: Progress, first: int, gap: int) -> int:
+def _schedule_out(job: SwapJob, progress: SwapProgress, first: int, gap: int) -> int:
     """Copy the tensor out in gap `first`, and in there and before the later accesses where that fits.
 
     Return the gap behind the last one that was tried, 0 where it is on the device in gap `first` or at the peak.
@@ -163,7 +163,7 @@ def _schedule_out(job: Job, progress: Progress, first: int, gap: int) -> int:
 
 
 @inner
-def _schedule_in(job: Job, progress: Progress, at: int, gap: int, out: int) -> bool:
+def _schedule_in(job: SwapJob, progress: SwapProgress, at: int, gap: int, out: int) -> bool:
     """Swap gap `at` of the tensor of `gap` by the latest swap-in that fits; the copy-out starts at `out`, if any."""
     gaps, tasks = job.gaps, progress.tasks
     out_ns = gaps.out_ns[at] if out != NO_COPY else 0
@@ -180,14 +180,14 @@ def _schedule_in(job: Job, progress: Progress, at: int, gap: int, out: int) -> b
 
 
 @inner
-def _peak_behind(job: Job, progress: Progress, gap: int) -> int:
+def _peak_behind(job: SwapJob, progress: SwapProgress, gap: int) -> int:
     """The op of the peak, counted on from the access before the gap."""
     after = job.gaps.after[gap]
     return int(after + (_peak_op(progress) - after) % job.n)
 
 
 @inner
-def _earliest_in(job: Job, progress: Progress, gap: int) -> int:
+def _earliest_in(job: SwapJob, progress: SwapProgress, gap: int) -> int:
     """When the swap-in may start: the op of the peak has ended; by the paper's accounting it only may not end before.
 
     That counts a tensor from the end of its swap-in on (algorithm 2).
@@ -197,7 +197,7 @@ def _earliest_in(job: Job, progress: Progress, gap: int) -> int:
 
 
 @inlined
-def _reserve_host(job: Job, progress: Progress, budget: int, proposed: tuple[int, int], gap: int) -> bool:
+def _reserve_host(job: SwapJob, progress: SwapProgress, budget: int, proposed: tuple[int, int], gap: int) -> bool:
     """Reserve host bytes for what is proposed; gaps behind `gap` are left out where it does not suffice."""
     tasks, (first, stop) = progress.tasks, proposed
     for at in range(first, stop):
@@ -216,7 +216,7 @@ def _reserve_host(job: Job, progress: Progress, budget: int, proposed: tuple[int
 
 
 @jit
-def take_links(progress: Progress, gaps: Gaps, tasks: SwapTasks, done: I64) -> None:
+def take_links(progress: SwapProgress, gaps: TensorGaps, tasks: SwapTasks, done: I64) -> None:
     """Take the link times of the copies of `done`, gaps of this job or of another."""
     for gap in done:
         if tasks.out_at[gap] != NO_COPY:
@@ -225,7 +225,7 @@ def take_links(progress: Progress, gaps: Gaps, tasks: SwapTasks, done: I64) -> N
 
 
 @inlined
-def _commit(job: Job, progress: Progress, proposed: tuple[int, int], gap: int) -> None:
+def _commit(job: SwapJob, progress: SwapProgress, proposed: tuple[int, int], gap: int) -> None:
     """Make the proposed tasks progress: live bytes (algorithm 2), links, the gaps that need no try any more."""
     gaps, tasks, (first, stop) = job.gaps, progress.tasks, proposed
     begun, earliest = progress.counts[DONE], -1

@@ -69,7 +69,7 @@ class SwapRounds:
         order = np.lexsort((gaps.after - gaps.before, -gaps.size))  # of equal tensors the longer gap first
         columns = _columns(gaps, self.times)
         self.copies = int((columns.last - columns.first).max(initial=0)) + 2  # of a try, at most
-        self.job = _rounds.Job(
+        self.job = _rounds.SwapJob(
             gaps=columns,
             start=self.times.start,
             end=self.times.end,
@@ -82,7 +82,7 @@ class SwapRounds:
         )
         counts = np.zeros(_rounds.COUNTS, np.int64)
         counts[_rounds.NEXT] = -1
-        self.progress = _rounds.Progress(
+        self.progress = _rounds.SwapProgress(
             tasks=_rounds.SwapTasks(*np.full((6, len(gaps)), -1, np.int64)),
             outs=self.outs.columns,
             ins=self.ins.columns,
@@ -158,9 +158,9 @@ class SwapRounds:
         return self.host.keep(states)
 
 
-def _columns(gaps: Windows, times: Times) -> _rounds.Gaps:
+def _columns(gaps: Windows, times: Times) -> _rounds.TensorGaps:
     first, last = np.searchsorted(gaps.value, gaps.value), np.searchsorted(gaps.value, gaps.value, side="right") - 1
-    return _rounds.Gaps(
+    return _rounds.TensorGaps(
         buffer=gaps.buffer,
         size=gaps.size,
         after=gaps.after,
