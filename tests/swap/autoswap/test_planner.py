@@ -45,7 +45,7 @@ def test_parameters_are_candidates_over_the_boundary() -> None:
 
 
 def test_the_floor_is_what_an_op_holds_whatever_is_swapped(machine: Machine) -> None:
-    # op 2 makes Z (6), X and Y may be away: 6; op 0 and 5 hold X: 8
+    # op 2 makes Z (6), X and Y may be off the device: 6; op 0 and 5 hold X: 8
     assert floor(ramp()) == (0, 8)
     with pytest.raises(Infeasible, match="hold 8 B, the limit is 7 B; the least limit that could do is 8 bytes"):
         autoswap(ramp(), machine, 7, threshold=1, peaks="all")
@@ -153,25 +153,25 @@ def test_as_printed_takes_what_is_best_until_the_peak_is_at_the_limit(data: st.D
 
 
 def test_a_value_stays_on_the_host_between_two_gaps_that_share_it() -> None:
-    # W (8 bytes) is written by 0, read by 2, 4 and 6. X (8) is away between 2 and 4, where W is on the device.
+    # W (8 bytes) is written by 0, read by 2, 4 and 6. X (8) is off the device between 2 and 4, where W is on it.
     ops = Ops.make([[], [], [0], [], [0, 1], [], [0]], [[0], [], [1], [], [], [], []], duration=[100] * 7)
     trace = Trace(Buffers.make([8, 8], [0, 2], [7, 5]), ops)
     found = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
     assert list(zip(found.gaps.after.tolist(), found.gaps.before.tolist())) == [(0, 2), (2, 4), (4, 6), (2, 4)]
-    assert [selected(trace, found, [0, 2, 3], room) for room in (8, 16)] == [[0, 2], [0, 2, 3]]
+    assert [selected(trace, found, [0, 2, 3], pinned) for pinned in (8, 16)] == [[0, 2], [0, 2, 3]]
     # Right before op 4 the one comes back, right after it the other leaves; before op 6 the host is free.
-    assert [selected(trace, found, [3, 2, 0], room) for room in (8, 16)] == [[2, 3], [0, 2, 3]]
+    assert [selected(trace, found, [3, 2, 0], pinned) for pinned in (8, 16)] == [[2, 3], [0, 2, 3]]
 
 
 def test_a_value_that_goes_round_stays_on_the_host_over_the_boundary() -> None:
     # P (8 bytes, persistent) is written by 5, read by 1 and 3; swapped from 5 to 1 and from 3 to 5 it never leaves
-    # the host, so that X (8), away between 1 and 3, finds no room.
+    # the host, so that X (8), off the device between 1 and 3, exceeds the budget.
     ops = Ops.make([[], [0], [], [0, 1], [], []], [[], [1], [], [], [], [0]], duration=[100] * 6)
     trace = Trace(Buffers.make([8, 8], [0, 1], [6, 4], persistent=[True, False]), ops)
     found = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
     assert list(zip(found.gaps.after.tolist(), found.gaps.before.tolist())) == [(1, 3), (3, 5), (5, 7), (1, 3)]
     for order in ([2, 1, 3], [1, 2, 3]):
-        assert [selected(trace, found, order, room) for room in (8, 16)] == [[1, 2], [1, 2, 3]]
+        assert [selected(trace, found, order, pinned) for pinned in (8, 16)] == [[1, 2], [1, 2, 3]]
     plan = Plan(tuple(Swap(0, a, b, a + 1, b) for a, b in ((3, 5), (5, 7))), 6)
     host = plan.apply(trace).load(host=True)
     assert np.flatnonzero(host == 0).tolist() == [7]  # while op 5 writes it

@@ -12,7 +12,7 @@ from tests.conftest import tiny_machine
 
 
 def queue() -> Trace:
-    """Ops 0 to 2 make 8 bytes each, read again in the end; ops 3 to 5 need 8 bytes for a moment."""
+    """Ops 0 to 2 make 8 bytes each, read once more in the end; ops 3 to 5 need 8 bytes for a moment."""
     ops = Ops.make(
         [[], [], [], [], [], [], [2], [1], [0]],
         [[0], [1], [2], [3], [4], [5], [], [], []],

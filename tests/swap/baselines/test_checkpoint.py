@@ -48,7 +48,7 @@ def test_the_number_of_segments_that_gives_the_lowest_peak(machine: Machine) -> 
 
 @pytest.mark.jit
 def test_what_is_held_is_held_for_longer_than_it_lives() -> None:
-    """At the floor of this net a buffer's last rerun lies before its last access: that holds nothing."""
+    """At the lowest limit of this net a buffer's last recomputation lies before its last access: that holds nothing."""
     trace = bundled("resnet18")
     try:
         plan = checkpoint(trace, GTX, floor(trace)[1])

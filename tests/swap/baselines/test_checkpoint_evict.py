@@ -1,4 +1,4 @@
-"""Checkpoints of programs of many passes: by hand, by the oracles, and what all runs through a trace trust in."""
+"""Checkpoints of programs of many passes: by hand, by the oracles, and what all passes through a trace rely on."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def run(trace: Trace, limit: int, **other: float) -> tuple[dict[int, int], bool]
     return {int(buffer): int(op) for buffer, op in zip(priced.buffer, at) if op}, fits
 
 
-def test_what_is_made_on_the_way_stays_where_there_is_room() -> None:
-    # `layers`: op i makes map i + 1 of map i; ops 6 to 11 go back, op 11 - i reads map i + 1. What is needed last goes
-    # first. At 25 bytes maps 1 to 3 are gone; op 9 needs map 3, and the others, made on the way, stay. At 33 bytes
-    # map 2 is worth more: without it map 3, which is needed soon, would take two ops.
+def test_what_is_recomputed_on_the_way_stays_if_it_fits() -> None:
+    # `layers`: op i makes map i + 1 of map i; ops 6 to 11 go back, op 11 - i reads map i + 1. What is read last is
+    # dropped first. At 25 bytes maps 1 to 3 are dropped; op 9 reads map 3, and the others, recomputed on the way, stay.
+    # At 33 bytes map 2 is worth more: without it map 3, which is read soon, would take two ops.
     assert run(layers(6), 25) == ({1: 9, 2: 9, 3: 9}, True)
     assert run(layers(6), 33) == ({1: 11, 3: 9}, True)
     assert run(layers(6), 8) == ({}, False)
@@ -61,10 +61,10 @@ def test_programs_of_many_passes_come_down_for_less_than_by_cuts(passes: int, sh
     trace = unrolled(passes, 12)
     limit = trace.peak_load * share // 100
     plan = checkpoint(trace, BARE, limit)
-    again = plan.apply(trace)
-    assert again.peak_load <= limit
-    check.data_flow(trace, again)
-    took = simulate(again, BARE, capacity=limit).overhead(simulate(trace, BARE))
+    after = plan.apply(trace)
+    assert after.peak_load <= limit
+    check.data_flow(trace, after)
+    took = simulate(after, BARE, capacity=limit).overhead(simulate(trace, BARE))
     try:
         other = checkpoint(trace, BARE, limit, rule="cuts").apply(trace)
     except NotReached:
@@ -96,7 +96,7 @@ def test_all_can_be_dropped_at_once_and_be_back_at_its_last_place(data: st.DataO
 
 
 @given(st.data())
-def test_a_run_that_fits_has_counted_what_it_holds(data: st.DataObject) -> None:
+def test_a_pass_that_fits_has_counted_what_it_holds(data: st.DataObject) -> None:
     trace = data.draw(st.one_of(programs(), steps()))
     priced = account(trace)
     limit = data.draw(st.integers(max(trace.peak_load // 3, 1), max(trace.peak_load, 1)))
@@ -121,11 +121,11 @@ def test_plans_for_many_passes_pass_the_oracles_and_are_the_same_each_time(data:
     except (Infeasible, NotReached):
         return
     assert plan == checkpoint(trace, BARE, limit)
-    again = plan.apply(trace)
-    check.budget(again, limit, host=0)
-    check.data_flow(trace, again)
-    line = simulate(again, BARE, capacity=limit, iterations=60)
-    check.timeline(again, line, BARE.durations(again), capacity=limit)
+    after = plan.apply(trace)
+    check.budget(after, limit, host=0)
+    check.data_flow(trace, after)
+    line = simulate(after, BARE, capacity=limit, iterations=60)
+    check.timeline(after, line, BARE.durations(after), capacity=limit)
 
 
 def test_a_search_that_is_late_says_so() -> None:

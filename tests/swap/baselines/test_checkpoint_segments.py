@@ -37,18 +37,18 @@ def test_two_levels_by_hand() -> None:
 
 
 @pytest.mark.parametrize("most", [3, 5])
-def test_no_plan_runs_more_again_than_it_may(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_plan_recomputes_more_than_it_may(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, machine = layers(12), tiny_machine()
 
-    def reruns(limit: int) -> int:
+    def recomputed(limit: int) -> int:
         return int((checkpoint(trace, machine, limit).apply(trace).ops.role == RECOMPUTE).sum())
 
-    reached = {limit: reruns(limit) for limit in (41, 57, 80)}
+    reached = {limit: recomputed(limit) for limit in (41, 57, 80)}
     assert max(reached.values()) > 5
     monkeypatch.setattr(_checkpoint_prices, "RERUNS", most)
     monkeypatch.setattr(_checkpoint_prices, "EACH", 0)
     for limit, before in reached.items():
         try:
-            assert reruns(limit) <= most
+            assert recomputed(limit) <= most
         except NotReached:
             assert before > most

@@ -13,28 +13,28 @@ from gpumem.trace import Trace
 
 
 class Stopped(Exception):
-    """There is no room, or it takes too long."""
+    """Nothing is left to evict, or it takes too long."""
 
 
 @dataclass(eq=False)
 class Family:
-    """Storages that were evicted next to each other, and what those of them take that are gone still."""
+    """Storages that were evicted next to each other, and the ns of those that are still evicted."""
 
     worth: int
     members: set[int] = field(default_factory=set)
-    exact: bool = True  # nobody came back yet
+    exact: bool = True  # none returned yet
 
 
 class Naive:
-    """One iteration; `run` says how it ended, what reruns took, and how many reruns and evictions there were."""
+    """One iteration; `run` returns how it ended, ns of recomputations, their number, and that of evictions."""
 
     def __init__(self, trace: Trace, budget: int, heuristic: str, free: str, most: float = math.inf) -> None:
         self.trace, self.budget, self.heuristic, self.free, self.most = trace, budget, heuristic, free, most
         self.reads, self.writes = trace.ops.reads.tolist(), trace.ops.writes.tolist()
         self.size, self.time = trace.buffers.size.tolist(), trace.ops.duration.tolist()
         self.maker = {storage: op for op, row in enumerate(self.writes) for storage in row}
-        self.here = set(range(len(self.size))) - set(self.maker)  # what lives for ever
-        self.gone: set[int] = set()  # evicted
+        self.on_device = set(range(len(self.size))) - set(self.maker)  # what lives for ever
+        self.evicted: set[int] = set()  # evicted
         self.dead: set[int] = set()
         self.banished: set[int] = set()
         self.bound: set[int] = set()
@@ -42,7 +42,7 @@ class Naive:
         self.locks = dict.fromkeys(self.maker, 0)
         self.used = dict.fromkeys(self.maker, 0)
         self.family: dict[int, Family] = {}
-        self.clock, self.again, self.reruns, self.evictions, self.peak = 1, 0, 0, 0, 0
+        self.clock, self.recompute_ns, self.recomputations, self.evictions, self.peak = 1, 0, 0, 0, 0
 
     def run(self) -> tuple[str, int, int, int, int]:
         how = "ran"
@@ -59,7 +59,7 @@ class Naive:
                         self.release(storage)
         except Stopped as stop:
             how = str(stop)
-        return how, self.again, self.reruns, self.evictions, self.peak
+        return how, self.recompute_ns, self.recomputations, self.evictions, self.peak
 
     def cost(self, storage: int) -> int:
         return int(self.time[self.maker[storage]])
@@ -75,21 +75,21 @@ class Naive:
         operands = [source for source in self.reads[op] if source in self.maker]
         for source in operands:
             self.used[source] = self.clock
-        lacking = [source for source in operands if source not in self.here]
+        lacking = [source for source in operands if source not in self.on_device]
         for source in operands:
             if source not in lacking:
                 self.lock(source)
         for source in lacking:
-            if source not in self.here:
+            if source not in self.on_device:
                 self.make(self.maker[source], source)
             self.lock(source)
-        self.make_room(sum(self.size[output] for output in self.writes[op]))
+        self.evict_for(sum(self.size[output] for output in self.writes[op]))
         self.clock += self.time[op]
         if wanted is not None:
-            self.again += self.time[op]
-            self.reruns += 1
+            self.recompute_ns += self.time[op]
+            self.recomputations += 1
         for output in sorted(self.writes[op], key=lambda output: output != wanted):
-            if output not in self.here | self.banished:
+            if output not in self.on_device | self.banished:
                 self.arrive(output)
         for source in operands:
             self.locks[source] -= 1
@@ -98,10 +98,10 @@ class Naive:
         for source in operands:
             if self.free == "banish" and source in self.dead:
                 self.banish(source)
-        if self.again > self.most:
+        if self.recompute_ns > self.most:
             raise Stopped("too long")
 
-    def make_room(self, new: int) -> None:
+    def evict_for(self, new: int) -> None:
         while self.held() + new > self.budget:
             if not self.pool:
                 raise Stopped("no room")
@@ -110,7 +110,7 @@ class Naive:
         self.peak = max(self.peak, self.held() + new)
 
     def held(self) -> int:
-        return sum(self.size[storage] for storage in self.here)
+        return sum(self.size[storage] for storage in self.on_device)
 
     def victim(self) -> int:
         scores = [self.score(storage) for storage in self.pool]
@@ -124,43 +124,43 @@ class Naive:
         self.locks[storage] += 1
 
     def arrive(self, storage: int) -> None:
-        self.here.add(storage)
-        self.gone.discard(storage)
+        self.on_device.add(storage)
+        self.evicted.discard(storage)
         self.pool.append(storage)
         family = self.family.pop(storage)
         family.worth -= self.cost(storage)
         family.exact = False
 
     def evict(self, storage: int) -> None:
-        self.here.remove(storage)
+        self.on_device.remove(storage)
         self.pool.remove(storage)
         joined = Family(self.cost(storage), {storage})
         for other in {self.family[near] for near in self.sources(storage) | self.users(storage) if near in self.family}:
             joined.worth += other.worth
             joined.members |= other.members
             joined.exact &= other.exact
-        self.gone.add(storage)
+        self.evicted.add(storage)
         self.family |= {near: joined for near in joined.members if near == storage or near in self.family}
         if joined.exact:  # then it is the neighbourhood, all ways
             assert joined.worth == sum(map(self.cost, self.reach({storage}, both=True) | {storage}))
 
     def release(self, storage: int) -> None:
         self.dead.add(storage)
-        if self.free == "evict" and storage in self.here:
+        if self.free == "evict" and storage in self.on_device:
             self.evict(storage)
         elif self.free == "banish":
             self.banish(storage)
 
     def banish(self, storage: int) -> None:
-        if self.users(storage) & self.gone:
+        if self.users(storage) & self.evicted:
             return
-        for user in self.users(storage) & self.here - self.bound:
+        for user in self.users(storage) & self.on_device - self.bound:
             self.bound.add(user)
             self.lock(user)
-        if storage in self.here:
-            self.here.remove(storage)
+        if storage in self.on_device:
+            self.on_device.remove(storage)
             self.pool = [other for other in self.pool if other != storage]
-        self.gone.discard(storage)
+        self.evicted.discard(storage)
         if storage in self.family:
             self.family.pop(storage).worth -= self.cost(storage)
         self.banished.add(storage)
@@ -178,7 +178,7 @@ class Naive:
                 if up
                 else self.users(storage)
             )
-            new = (beside & self.gone) - found
+            new = (beside & self.evicted) - found
             found |= new
             todo += new
         return found

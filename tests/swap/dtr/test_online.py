@@ -86,7 +86,7 @@ def test_residency_intervals_are_what_is_on_the_device(trace: Trace, part: int, 
 
 
 def chain() -> Trace:
-    """A, B, C of 4 bytes, each made of the one before in 10, 20, 30 ns; then D of C, and B and A are read again."""
+    """A, B, C of 4 bytes, each made of the one before in 10, 20, 30 ns; then D of C, and B and A are read once more."""
     ops = Ops.make(
         [[], [0], [1], [2], [1, 3], [0]],
         [[0], [1], [2], [3], [], []],
@@ -97,16 +97,16 @@ def chain() -> Trace:
 
 
 @pytest.mark.parametrize(
-    ("heuristic", "again"),
+    ("heuristic", "recompute_ns"),
     [("lru", 10), ("local", 10), ("size", 20), ("msps", 10), ("dtr", 10), ("eq", 10)],
 )
-def test_a_chain_by_hand(heuristic: str, again: int) -> None:
+def test_a_chain_by_hand(heuristic: str, recompute_ns: int) -> None:
     """D takes the bytes of A or of B. A was used longest ago, is the cheapest by itself and has the least sources.
 
     By size alone both are the same, and the one that came to the pool last is evicted: B, which C unlocked last.
     """
     found = online(chain(), GTX, 12, heuristic=heuristic)
-    assert summary(found) == ("ran", again, 1, 1, 12)
+    assert summary(found) == ("ran", recompute_ns, 1, 1, 12)
 
 
 def test_what_cannot_be_recomputed_stays() -> None:

@@ -66,9 +66,9 @@ def test_a_plan_recomputes_no_more_than_the_runtime(free: str, trace: Trace, par
         return
     swapped = Plan.of(trace, decisions(trace, run.residency)).apply(trace)
     check.data_flow(trace, swapped)
-    again = swapped.ops.role == RECOMPUTE
-    assert again.sum() <= run.recomputations
-    assert swapped.ops.duration[again].sum() <= run.again
+    recomputed = swapped.ops.role == RECOMPUTE
+    assert recomputed.sum() <= run.recomputations
+    assert swapped.ops.duration[recomputed].sum() <= run.again
 
 
 @given(trace=steps())

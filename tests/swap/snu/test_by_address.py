@@ -1,4 +1,4 @@
-"""Swapping on demand by address: holes, runs of neighbours, an oracle that looks at each byte, and the placed clock."""
+"""Swapping on demand by address: holes, runs of neighbours, an oracle that looks at each byte, simulated addresses."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Bytes:
     """The same, naively: which buffer has each byte, and a list of accesses; nothing is kept that can be looked up."""
 
     trace: Trace
-    pool: list[int]  # of each byte who has it, -1 where nobody does
+    pool: list[int]  # of each byte the buffer that has it, -1 for none
     first: bool
     pinned: int
     log: list[int] = field(default_factory=list)  # buffers in the order in which they were used
     host: set[int] = field(default_factory=set)
-    gone: dict[int, int] = field(default_factory=dict)
+    off_device: dict[int, int] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
 
-    def room(self, buffer: int) -> Iterator[int]:
-        """Offsets at which `buffer` would have room."""
+    def offsets(self, buffer: int) -> Iterator[int]:
+        """Offsets at which `buffer` would fit."""
         size = int(self.trace.buffers.size[buffer])
         return (offset for offset in range(len(self.pool) - size + 1) if set(self.pool[offset : offset + size]) <= {-1})
 
@@ -51,17 +51,19 @@ class Bytes:
             high += 1
         return high - low
 
-    def may_go(self, op: int) -> list[int]:
-        """Who has been used and will be in the same lifetime, and is no operand; the least recently used first."""
+    def evictable(self, op: int) -> list[int]:
+        """Buffers used before and after in the same lifetime that are no operands; the least recently used first."""
         ops, on_device = self.trace.ops[op], {*self.pool} - {-1}
         order = [
             buffer
             for index, buffer in enumerate(self.log)
             if buffer in on_device and buffer not in self.log[index + 1 :]
         ]
-        return [buffer for buffer in order if buffer not in (*ops.reads, *ops.writes) and self.again(buffer, op)]
+        return [
+            buffer for buffer in order if buffer not in (*ops.reads, *ops.writes) and self.is_used_around(buffer, op)
+        ]
 
-    def again(self, buffer: int, op: int) -> bool:
+    def is_used_around(self, buffer: int, op: int) -> bool:
         """Whether `buffer` has an access on either side of `op` in its lifetime."""
         row, n = self.trace.buffers[buffer], self.trace.n
         uses = [index for index, other in enumerate(self.trace.ops) if buffer in (*other.reads, *other.writes)]
@@ -71,7 +73,7 @@ class Bytes:
         return min((index - row.start) % n for index in uses) < since < max((index - row.start) % n for index in uses)
 
     def victims(self, b: int, op: int) -> list[int]:
-        size, able = self.trace.buffers.size, self.may_go(op)
+        size, able = self.trace.buffers.size, self.evictable(op)
         left = self.pinned - sum(int(size[x]) for x in self.host)
 
         def fits(those: list[int]) -> bool:
@@ -96,7 +98,7 @@ class Bytes:
     def place(self, buffer: int, op: int) -> None:
         if not (size := int(self.trace.buffers.size[buffer])):
             return
-        if not [*self.room(buffer)]:
+        if not [*self.offsets(buffer)]:
             free = self.pool.count(-1)
             self.tally.scattered += free >= size
             self.tally.most_scattered = max(self.tally.most_scattered, free * (free >= size))
@@ -104,14 +106,14 @@ class Bytes:
             self.tally.runs += bool(victims) and self.trace.buffers.size[victims[0]] < size
             for victim in victims:
                 self.pool = [-1 if x == victim else x for x in self.pool]
-                self.gone[victim] = op
+                self.off_device[victim] = op
                 if victim in self.host:
                     self.tally.dropped += 1
                 else:
                     self.tally.copies_out += 1
                     self.tally.bytes_out += int(self.trace.buffers.size[victim])
                     self.host.add(victim)
-        at = min(self.room(buffer), key=lambda offset: (0 if self.first else self.hole(offset), offset))
+        at = min(self.offsets(buffer), key=lambda offset: (0 if self.first else self.hole(offset), offset))
         self.pool[at : at + size] = [buffer] * size
         self.tally.placed[buffer, op] = at
 
@@ -128,12 +130,12 @@ class Bytes:
             ]
             for buffer in (buffer for buffer in mortal if buffers[buffer].start == index):
                 self.place(buffer, index)
-            for buffer in (buffer for buffer in operands if buffer in self.gone):
-                self.tally.final[row[buffer, index]] = self.gone[buffer]
+            for buffer in (buffer for buffer in operands if buffer in self.off_device):
+                self.tally.final[row[buffer, index]] = self.off_device[buffer]
                 self.tally.copies_in += 1
                 self.tally.bytes_in += buffers[buffer].size
                 self.place(buffer, index)
-            self.gone = {buffer: at for buffer, at in self.gone.items() if buffer not in operands}
+            self.off_device = {buffer: at for buffer, at in self.off_device.items() if buffer not in operands}
             self.log += operands
             dead = {buffer for buffer in mortal if (buffers[buffer].end - 1) % n == index}
             self.host -= {*op.writes} | dead
@@ -150,11 +152,11 @@ def naive(trace: Trace, machine: Machine, capacity: int, fit: str, turns: int) -
     over = [int(spans.buffer[gap]) for _, gap in wraps]
     run = Bytes(trace, [-1] * capacity, fit == "first", machine.pinned)
     inside: list[int] = []
-    run.may_go = lambda op: [buffer for buffer in inside if buffer in run.pool]  # type: ignore[method-assign]
+    run.evictable = lambda op: [buffer for buffer in inside if buffer in run.pool]  # type: ignore[method-assign]
     for buffer in (*(buffer for buffer in crossing if buffer not in over), *over):
         run.place(buffer, 0)
         inside += [buffer] * (buffer in over)
-    del run.may_go
+    del run.evictable
     run.log = over
     return [run.advance() for _ in range(turns)]
 
@@ -168,7 +170,7 @@ def small(size: list[int], start: list[int], end: list[int], ops: Ops) -> Trace:
     return Trace(Buffers.make(size, start, end), ops)
 
 
-def test_neighbours_go_where_nobody_is_large_enough() -> None:
+def test_neighbours_are_evicted_where_no_buffer_is_large_enough() -> None:
     # A B C D of 3 bytes in 12, made in turn; B is read again, so A, then C and D are older. E needs 6
     ops = Ops.make([[], [], [], [], [1], [], [0], [1], [2], [3]], [[0], [1], [2], [3], [], [4], [], [], [], []])
     trace = small([3, 3, 3, 3, 6], [0, 1, 2, 3, 5], [7, 8, 9, 10, 6], ops)

@@ -115,7 +115,7 @@ def test_copies_move_to_where_they_overlap() -> None:
     plan = heuristic(between(5, 5), machine, 8)
     assert plan.swaps == (Swap(buffer=0, after=0, before=9, release=4, prefetch=7),)
     assert simulate(plan.apply(between(5, 5)), machine, capacity=8).makespan == 100
-    # with Y there through op 8 there is no room before, and op 9 waits
+    # with Y there through op 8 no bytes are free before, and op 9 waits
     assert heuristic(between(8, 8), machine, 8).swaps == (Swap(buffer=0, after=0, before=9, release=4, prefetch=9),)
 
 
@@ -130,13 +130,13 @@ def test_the_larger_copy_takes_the_link_first() -> None:
     assert (z.prefetch, x.prefetch) == (16, 15)  # in from 165 to 180 and, before that, from 150 to 165
 
 
-def test_room_goes_to_the_copy_that_ends_last() -> None:
+def test_free_bytes_go_to_the_copy_that_ends_last() -> None:
     # X (8): 0, 19. Z (8): 1, 18. P (16): 2 to 4. Q (24): 10. Copies out take 25 ns, ops 10
     ops = Ops.make([*[[]] * 18, [1], [0]], [[0], [1], [2], *[[]] * 7, [3], *[[]] * 9], duration=[10] * 20)
     trace = Trace(Buffers.make([8, 8, 16, 24], [0, 1, 2, 10], [20, 19, 5, 11]), ops)
     x, z = heuristic(trace, tiny_machine().with_(out=Link(25, 0.0), into=Link(15, 0.0)), 24).swaps
     assert (z.out, z.release) == (2, 6)  # from 35 to 60, and held until then
-    assert (x.out, x.release) == (0, 2)  # from 10 to 35, but ops 2 to 4 have room for one
+    assert (x.out, x.release) == (0, 2)  # from 10 to 35, but at ops 2 to 4 the bytes of one are free
 
 
 def test_a_pinned_budget_is_a_constraint(machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""Plans of a solution: every order of copies, no more than is looked at; solutions in which nothing is away."""
+"""Plans of a solution: every order of copies, no more than is looked at; solutions in which nothing is swapped."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_jobs_of_one_length_share_the_link(one: Task, other: Task) -> None:
 def test_the_biggest_tensor_of_the_peak_goes_first(machine: Machine) -> None:
     trace = hill(20, 80, 40, 10)  # load 20 100 140 150 150 140 100 20
     assert [swap.buffer for swap in tensile(trace, machine, 149).swaps] == [1]
-    both = tensile(trace, machine, 120)  # op 2 holds 140 then; buffer 1 cannot be gone so soon, buffer 0 can
+    both = tensile(trace, machine, 120)  # op 2 holds 140 then; buffer 1 cannot be off the device so soon, buffer 0 can
     assert sorted(swap.buffer for swap in both.swaps) == [0, 1]
     assert both.apply(trace).peak_load == 120
 
@@ -219,13 +219,13 @@ def test_recomputations_alone(data: st.DataObject) -> None:
     )
     if found.plan.decisions:
         assert trace.peak_load > capacity
-        gone, n = found.plan.decisions[0], trace.n
+        dropped, n = found.plan.decisions[0], trace.n
         can = recomputable(trace, machine)
         spans, op = can.gaps, trace.peak[0]
         over = can.ok & (spans.after < op) & (op < spans.before) & ~trace.buffers.persistent[spans.buffer]
         worth = trace.buffers.size[spans.buffer] / np.maximum(can.times(duration), 1)
-        mine = (spans.buffer == gone.buffer) & (spans.after == gone.after)
-        fits = over & (worth > worth[mine])  # better ones were passed over: what they need beside makes a new peak
+        chosen = (spans.buffer == dropped.buffer) & (spans.after == dropped.after)
+        fits = over & (worth > worth[chosen])  # better ones were passed over: what they need beside makes a new peak
         for gap in np.flatnonzero(fits).tolist():
             row = Recompute(
                 int(spans.buffer[gap]), int(spans.after[gap]), int(spans.before[gap]), int(spans.before[gap])
@@ -271,12 +271,12 @@ def test_a_source_that_is_dropped_as_well_is_made_in_scratch() -> None:
 def test_a_random_op_runs_again_only_if_the_host_can_keep_its_generator() -> None:
     ops = Ops.make([[0], [], [1]], [[1], [2], []], duration=[10] * 3, rng=[True, False, False])
     trace = Trace(Buffers.make([4, 8, 8], [0, 0, 1], [3, 3, 2], persistent=[True, False, False]), ops)
-    for pinned, again in ((15, 0), (16, 1)):
+    for pinned, count in ((15, 0), (16, 1)):
         (found,) = schedule(
             [Task(trace, np.full(3, 10))], tiny_machine().with_(pinned=pinned, out=NEVER, into=NEVER), 12
         )
-        assert len(found.plan.decisions) == again
-        assert found.plan.apply(trace).load(host=True).max() == 16 * again
+        assert len(found.plan.decisions) == count
+        assert found.plan.apply(trace).load(host=True).max() == 16 * count
     both = schedule([Task(trace, np.full(3, 10))] * 2, tiny_machine().with_(pinned=16, out=NEVER, into=NEVER), 24)
     assert [len(one.plan.decisions) for one in both] == [1, 0]  # the jobs share what may be pinned
 
@@ -294,7 +294,7 @@ def test_the_authors_stop_when_the_peak_hardly_falls() -> None:
     size, start, end = (
         np.append(x, y) for x, y in ((wide.buffers.size, 10**6), (wide.buffers.start, 0), (wide.buffers.end, 12))
     )
-    trace = Trace(Buffers.make(size, start, end), wide.ops)  # a million bytes that nobody touches
+    trace = Trace(Buffers.make(size, start, end), wide.ops)  # a million bytes that no op touches
     job = Task(trace, tiny_machine().durations(trace))
     counts = [len(schedule([job], tiny_machine(), 1, rounds=r)[0].plan.swaps) for r in (None, 100, 3, 2)]
     assert counts[0] == counts[1] > counts[2] == 3 > counts[3] == 2

@@ -244,9 +244,9 @@ def _recompute_ns(  # noqa: PLR0917  compiled: a record of these records takes m
     clear(state.marked)
     state.absent[buffer] = True
     bound = int(min(max(most - ns, 0.0), FAR)) + 1
-    present, first, stop = (state.absent, state.until, state.kept), account.first, account.stop
-    chain = first[gap : gap + 1], stop[gap : gap + 1]
-    chase(origins, *chain, op, op, *present, state.marked, account.duration, bound)
+    present, duration = (state.absent, state.until, state.kept), account.duration
+    first, stop = account.first[gap : gap + 1], account.stop[gap : gap + 1]
+    chase(origins, first, stop, op, op, *present, state.marked, duration, bound)
     state.absent[buffer] = False
     return float(ns + state.marked.used[CHAIN_NS])
 
