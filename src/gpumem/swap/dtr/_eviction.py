@@ -46,6 +46,8 @@ class RunLimits(NamedTuple):
 
 
 class DtrRuntime(NamedTuple):
+    """What the runtime knows of storages, what is on its device, and by which rules it evicts."""
+
     storages: DtrStorages
     device: DeviceState
     classes: Classes

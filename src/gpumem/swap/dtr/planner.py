@@ -8,7 +8,8 @@ from gpumem.base import work
 from gpumem.base.arguments import finite, strict, strict_fields
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
-from gpumem.swap.dtr.online import POLICIES, RAN, OnlineRun, RunLimits, follow
+from gpumem.swap.dtr._eviction import POLICIES, RAN, RunLimits
+from gpumem.swap.dtr.online import OnlineRun, follow
 from gpumem.swap.dtr.scores import HEURISTICS
 from gpumem.swap.dtr.storages import DtrStorages
 from gpumem.swap.dtr.translate import decisions
