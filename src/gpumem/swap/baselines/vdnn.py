@@ -97,7 +97,7 @@ def vdnn(
     """
     if fits(trace, limit):
         return Plan.of(trace)
-    if work.over():  # the one plan is not worth a look at the clock later
+    if work.over():  # later there is nothing to cut short: the policy makes one plan, without a search
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
     plan = Plan.of(trace, offloads(trace, machine, limit, layers=layers, strict=strict))
     if (peak := plan.apply(trace).peak_load) > limit:

@@ -27,7 +27,7 @@ from gpumem.trace import Trace
 
 LINKS = ("global", "job")
 RATIOS = ("job", "system")
-# Tries of one job between two looks at the clock: a compiled loop cannot look. Not tuned; some milliseconds.
+# Tries of one job between two checks of the deadline, which a compiled loop cannot do. Not tuned; some milliseconds.
 TRIES = 1000
 # The authors' code ends when the last `WINDOW` sums of peaks differ by less than this share of them.
 WINDOW, CONVERGED = 3, 0.0005

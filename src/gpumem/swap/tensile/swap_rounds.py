@@ -60,7 +60,7 @@ class SwapRounds:
         self.times = Times.serial(trace, machine, duration)
         self.footprint = LiveBytes.of(trace)
         gaps = windows(trace, machine)
-        # Nobody will ask a link for less time than its shortest copy, so shorter holes need not be kept.
+        # No copy is shorter than the shortest of its link, so shorter holes need not be kept; 2**62: there is no copy.
         least_out, least_in = (int(ns[ns > 0].min(initial=2**62)) for ns in (gaps.out_ns, gaps.in_ns))
         self.outs = LinkTimes(self.times.period, least_out if machine.duplex else min(least_out, least_in))
         self.ins = LinkTimes(self.times.period, least_in) if machine.duplex else self.outs
