@@ -8,6 +8,6 @@ from gpumem.swap.autoswap.scores import Candidates
 from gpumem.trace import I64
 
 
-def ops_of(c: Candidates, k: int) -> I64:
+def ops_of(candidates: Candidates, gap: int) -> I64:
     """The ops of a gap, strictly between its accesses."""
-    return np.arange(c.gaps.after[k] + 1, c.gaps.before[k]) % len(c.load)
+    return np.arange(candidates.gaps.after[gap] + 1, candidates.gaps.before[gap]) % len(candidates.load)

@@ -155,15 +155,15 @@ def test_batches_are_fixed_and_what_is_sent_is_small(here: Plan) -> None:
 
 
 def test_it_ends_early_where_nothing_waits() -> None:
-    trace, told = bundled("vgg16"), []
-    bayes(trace, GTX, trace.peak_load * 8 // 10, progress=told.append)
-    assert len(told) == 1 and told[0].startswith("4 of 36 evaluations: 57.49")
+    trace, reports = bundled("vgg16"), []
+    bayes(trace, GTX, trace.peak_load * 8 // 10, progress=reports.append)
+    assert len(reports) == 1 and reports[0].startswith("4 of 36 evaluations: 57.49")
 
 
 def test_it_ends_where_there_is_no_other_order(machine: Machine) -> None:
-    told: list[str] = []
-    bayes(ramp(), machine.with_(duplex=False), 11, threshold=1, progress=told.append)
-    assert len(told) <= 2  # two candidates have two orders
+    reports: list[str] = []
+    bayes(ramp(), machine.with_(duplex=False), 11, threshold=1, progress=reports.append)
+    assert len(reports) <= 2  # two candidates have two orders
 
 
 def crossing() -> Trace:

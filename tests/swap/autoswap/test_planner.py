@@ -45,7 +45,7 @@ def test_parameters_are_candidates_over_the_boundary() -> None:
 
 
 def test_the_floor_is_what_an_op_holds_whatever_is_swapped(machine: Machine) -> None:
-    # op 2 makes Z (6), X and Y may be away: 6; op 0 and 5 hold X: 8
+    # op 2 makes Z (6), X and Y may be off the device: 6; op 0 and 5 hold X: 8
     assert floor(ramp()) == (0, 8)
     with pytest.raises(Infeasible, match="hold 8 B, the limit is 7 B; the least limit that could do is 8 bytes"):
         autoswap(ramp(), machine, 7, threshold=1, peaks="all")
@@ -62,7 +62,7 @@ def test_a_pinned_budget_is_a_constraint() -> None:
     with pytest.raises(NotReached):
         autoswap(ramp(), tiny_machine().with_(pinned=7), 11, threshold=1)
     plan = autoswap(ramp(), tiny_machine().with_(pinned=8), 11, threshold=1)
-    assert [s.buffer for s in plan.swaps] == [0]
+    assert [swap.buffer for swap in plan.swaps] == [0]
 
 
 def test_a_limit_above_the_peak_is_an_empty_plan(machine: Machine) -> None:
@@ -112,21 +112,21 @@ def test_the_whole_line_on_random_traces(data: st.DataObject) -> None:
 
 def selected(trace: Trace, found: Candidates, order: list[int], pinned: int) -> list[int]:
     chosen, _ = select(found, np.array(order), 1, Pinned(trace, found.gaps, pinned))
-    return [int(k) for k in chosen]
+    return [int(gap) for gap in chosen]
 
 
 @given(st.data())
 def test_selection_is_what_looking_at_every_op_gives(data: st.DataObject) -> None:
     trace = data.draw(traces())
-    c = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
-    order = np.array(data.draw(st.permutations(range(len(c)))), np.int64)
+    eligible = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
+    order = np.array(data.draw(st.permutations(range(len(eligible)))), np.int64)
     limit, every = data.draw(st.integers(0, trace.peak_load)), data.draw(st.booleans())
-    load, naive = c.load.copy(), []
-    for k in order.tolist():
-        if load.max() > limit and (every or load[ops_of(c, k)].max(initial=0) > limit):
-            load[ops_of(c, k)] -= c.gaps.size[k]
-            naive.append(k)
-    chosen, left = select(c, order, limit, Pinned(trace, c.gaps, 10**6), every=every)
+    load, naive = eligible.load.copy(), []
+    for gap in order.tolist():
+        if load.max() > limit and (every or load[ops_of(eligible, gap)].max(initial=0) > limit):
+            load[ops_of(eligible, gap)] -= eligible.gaps.size[gap]
+            naive.append(gap)
+    chosen, left = select(eligible, order, limit, Pinned(trace, eligible.gaps, 10**6), every=every)
     assert (chosen.tolist(), left.tolist()) == (sorted(naive), load.tolist())
 
 
@@ -136,42 +136,42 @@ def test_as_printed_takes_what_is_best_until_the_peak_is_at_the_limit(data: st.D
     trace, machine = data.draw(traces()), tiny_machine()
     limit = data.draw(st.integers(max(floor(trace)[1], 1), max(trace.peak_load, 1)))
     score = data.draw(st.sampled_from(sorted(SCORES)))
-    c, peak = candidates(trace, machine, limit, threshold=1), int(trace.load().argmax())
-    assert all(peak in ops_of(c, k) for k in range(len(c)))
+    eligible, peak = candidates(trace, machine, limit, threshold=1), int(trace.load().argmax())
+    assert all(peak in ops_of(eligible, gap) for gap in range(len(eligible)))
     load, taken = trace.load().copy(), []
-    for k in sorted(range(len(c)), key=lambda k: -SCORES[score](c)[k]):
+    for gap in sorted(range(len(eligible)), key=lambda gap: -SCORES[score](eligible)[gap]):
         if load.max() <= limit:
             break
-        load[ops_of(c, k)] -= c.gaps.size[k]
-        taken.append((int(c.gaps.buffer[k]), int(c.gaps.after[k])))
+        load[ops_of(eligible, gap)] -= eligible.gaps.size[gap]
+        taken.append((int(eligible.gaps.buffer[gap]), int(eligible.gaps.after[gap])))
     if load.max() > limit:
         with pytest.raises(NotReached):
             autoswap(trace, machine, limit, score=score, threshold=1, as_printed=True)
     else:
         plan = autoswap(trace, machine, limit, score=score, threshold=1, as_printed=True)
-        assert sorted((d.buffer, d.after) for d in plan.swaps) == sorted(taken)
+        assert sorted((decision.buffer, decision.after) for decision in plan.swaps) == sorted(taken)
 
 
 def test_a_value_stays_on_the_host_between_two_gaps_that_share_it() -> None:
-    # W (8 bytes) is written by 0, read by 2, 4 and 6. X (8) is away between 2 and 4, where W is on the device.
+    # W (8 bytes) is written by 0, read by 2, 4 and 6. X (8) is off the device between 2 and 4, where W is on it.
     ops = Ops.make([[], [], [0], [], [0, 1], [], [0]], [[0], [], [1], [], [], [], []], duration=[100] * 7)
     trace = Trace(Buffers.make([8, 8], [0, 2], [7, 5]), ops)
     found = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
     assert list(zip(found.gaps.after.tolist(), found.gaps.before.tolist())) == [(0, 2), (2, 4), (4, 6), (2, 4)]
-    assert [selected(trace, found, [0, 2, 3], room) for room in (8, 16)] == [[0, 2], [0, 2, 3]]
+    assert [selected(trace, found, [0, 2, 3], pinned) for pinned in (8, 16)] == [[0, 2], [0, 2, 3]]
     # Right before op 4 the one comes back, right after it the other leaves; before op 6 the host is free.
-    assert [selected(trace, found, [3, 2, 0], room) for room in (8, 16)] == [[2, 3], [0, 2, 3]]
+    assert [selected(trace, found, [3, 2, 0], pinned) for pinned in (8, 16)] == [[2, 3], [0, 2, 3]]
 
 
 def test_a_value_that_goes_round_stays_on_the_host_over_the_boundary() -> None:
     # P (8 bytes, persistent) is written by 5, read by 1 and 3; swapped from 5 to 1 and from 3 to 5 it never leaves
-    # the host, so that X (8), away between 1 and 3, finds no room.
+    # the host, so that X (8), off the device between 1 and 3, exceeds the budget.
     ops = Ops.make([[], [0], [], [0, 1], [], []], [[], [1], [], [], [], [0]], duration=[100] * 6)
     trace = Trace(Buffers.make([8, 8], [0, 1], [6, 4], persistent=[True, False]), ops)
     found = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
     assert list(zip(found.gaps.after.tolist(), found.gaps.before.tolist())) == [(1, 3), (3, 5), (5, 7), (1, 3)]
     for order in ([2, 1, 3], [1, 2, 3]):
-        assert [selected(trace, found, order, room) for room in (8, 16)] == [[1, 2], [1, 2, 3]]
+        assert [selected(trace, found, order, pinned) for pinned in (8, 16)] == [[1, 2], [1, 2, 3]]
     plan = Plan(tuple(Swap(0, a, b, a + 1, b) for a, b in ((3, 5), (5, 7))), 6)
     host = plan.apply(trace).load(host=True)
     assert np.flatnonzero(host == 0).tolist() == [7]  # while op 5 writes it
@@ -198,8 +198,10 @@ def test_lower_targets_are_no_worse() -> None:
     trace = bundled("vgg16")
     base, limit = simulate(trace, GTX), trace.peak_load // 2
     cost = [
-        simulate(autoswap(trace, GTX, limit, peaks="all", targets=t).apply(trace), GTX, capacity=limit).overhead(base)
-        for t in ((1.0,), TARGETS)
+        simulate(autoswap(trace, GTX, limit, peaks="all", targets=target).apply(trace), GTX, capacity=limit).overhead(
+            base
+        )
+        for target in ((1.0,), TARGETS)
     ]
     assert cost[1] < cost[0] < 0.2
 

@@ -46,15 +46,15 @@ def test_a_constant_load_makes_wdoa_the_duration(machine: Machine) -> None:
 
 @given(traces())
 def test_swdoa_is_what_looking_at_every_gap_every_time_gives(trace: Trace) -> None:
-    c = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
-    load, left, naive = c.load.copy(), list(range(len(c))), np.zeros(len(c))
+    eligible = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
+    load, left, naive = eligible.load.copy(), list(range(len(eligible))), np.zeros(len(eligible))
     while left:
-        area = {k: int((load * c.duration)[ops_of(c, k)].sum()) for k in left}
-        k = max(left, key=lambda k: (area[k], -k))
-        naive[k] = area[k]
-        load[ops_of(c, k)] -= c.gaps.size[k]
-        left.remove(k)
-    assert SCORES["swdoa"](c).tolist() == naive.tolist()
+        area = {gap: int((load * eligible.duration)[ops_of(eligible, gap)].sum()) for gap in left}
+        gap = max(left, key=lambda gap: (area[gap], -gap))
+        naive[gap] = area[gap]
+        load[ops_of(eligible, gap)] -= eligible.gaps.size[gap]
+        left.remove(gap)
+    assert SCORES["swdoa"](eligible).tolist() == naive.tolist()
 
 
 def test_areas_beyond_64_bits_keep_their_order() -> None:

@@ -42,15 +42,15 @@ def slow() -> Machine:
 
 def test_free_time_by_hand(machine: Machine) -> None:
     # copies of 8 bytes take 7 out, 4 in. A: 1..6, gap 30..210; B: 2..5, 60..150; C: 2..4, 60..100
-    c = AccessPattern.of(chain(), machine, 40, 1)
-    assert c.found.gaps.buffer[c.rows].tolist() == [1, 2, 3]
-    assert c.free_ns[c.rows].tolist() == [210 - 30 - 11, 150 - 60 - 11, 100 - 60 - 11]
+    pattern = AccessPattern.of(chain(), machine, 40, 1)
+    assert pattern.values.gaps.buffer[pattern.rows].tolist() == [1, 2, 3]
+    assert pattern.free_ns[pattern.rows].tolist() == [210 - 30 - 11, 150 - 60 - 11, 100 - 60 - 11]
 
 
 def test_the_longest_free_time_goes_first(machine: Machine) -> None:
     plan = capuchin(chain(), machine, 40, threshold=1)
-    assert [s.buffer for s in plan.swaps] == [1]
-    assert [s.buffer for s in capuchin(chain(), machine, 32, threshold=1).swaps] == [2, 1]  # B is back first
+    assert [swap.buffer for swap in plan.swaps] == [1]
+    assert [swap.buffer for swap in capuchin(chain(), machine, 32, threshold=1).swaps] == [2, 1]  # B is back first
     assert simulate(plan.apply(chain()), machine, capacity=40).overhead(simulate(chain(), machine)) == 0
 
 
@@ -58,28 +58,28 @@ def test_what_cannot_hide_its_copies_is_recomputed_if_that_costs_less() -> None:
     plan = capuchin(chain(), slow(), 40, threshold=1)
     assert plan.decisions == (Recompute(1, 1, 6, 6),)  # A takes 10 ns for 8 bytes, the largest MSPS
     only = capuchin(chain(), slow(), 40, threshold=1, recompute=False)
-    assert [s.buffer for s in only.swaps] == [1]
+    assert [swap.buffer for swap in only.swaps] == [1]
 
 
 def test_a_chain_is_recomputed_in_order() -> None:
     trace = chain()
     plan = capuchin(trace, slow(), 28, threshold=1)
-    # C starts from B, B from A: all are there again before op 4, and stay
+    # C starts from B, B from A: all are on the device before op 4, and stay
     assert plan.decisions == (Recompute(1, 1, 6, 4), Recompute(2, 2, 5, 4), Recompute(3, 2, 4, 4))
-    again = plan.apply(trace)
-    assert [o.of for o in again.ops if o.role == "recompute"] == [0, 1, 2]
-    check.data_flow(trace, again)
+    after = plan.apply(trace)
+    assert [op.of for op in after.ops if op.role == "recompute"] == [0, 1, 2]
+    check.data_flow(trace, after)
     # At 24 bytes that is too much at once: A and B are made in scratch before op 4, A once more before op 5.
     plan = capuchin(trace, slow(), 24, threshold=1)
     assert plan.decisions == (Recompute(1, 1, 6, 6), Recompute(2, 2, 5, 5), Recompute(3, 2, 4, 4))
-    again = plan.apply(trace)
-    assert [o.of for o in again.ops if o.role == "recompute"] == [0, 1, 2, 0, 1, 0]
-    assert again.peak_load == 24
-    check.data_flow(trace, again)
+    after = plan.apply(trace)
+    assert [op.of for op in after.ops if op.role == "recompute"] == [0, 1, 2, 0, 1, 0]
+    assert after.peak_load == 24
+    check.data_flow(trace, after)
 
 
 @pytest.mark.parametrize("scratch, recomputes", [(2, True), (10, False)])
-def test_other_outputs_of_what_runs_again_need_room(scratch: int, recomputes: bool) -> None:
+def test_other_outputs_of_what_is_recomputed_need_bytes(scratch: int, recomputes: bool) -> None:
     # B (8, and scratch) is made of P (4) by op 0 and used by op 2; T (12) is there from op 1 on, Z (8) at op 1
     ops = Ops.make([[0], [], [1]], [[1, 2], [3, 4], []], duration=[10, 10, 10])
     buffers = Buffers.make([4, 8, scratch, 12, 8], [0, 0, 0, 1, 1], [3, 3, 1, 3, 2], persistent=[1, 0, 0, 0, 0])
@@ -91,7 +91,7 @@ def test_other_outputs_of_what_runs_again_need_room(scratch: int, recomputes: bo
 def test_algorithm_2_updates_who_starts_from_what() -> None:
     trace = chain()
     found = recomputable(trace, tiny_machine())
-    a, b, c = (int(np.flatnonzero((found.gaps.buffer == x) & (found.gaps.before >= 4))[0]) for x in (1, 2, 3))
+    a, b, c = (int(np.flatnonzero((found.gaps.buffer == buffer) & (found.gaps.before >= 4))[0]) for buffer in (1, 2, 3))
     chains = Chains.of(trace, found, [a, b, c])
     assert (chains.sources, chains.time) == ({a: set(), b: {a}, c: {b}}, {a: 10, b: 20, c: 30})
     assert chains.best() == a
@@ -107,7 +107,9 @@ def test_algorithm_2_updates_who_starts_from_what() -> None:
 def test_feedback_triggers_late_copies_earlier() -> None:
     trace = bundled("vgg16")
     base, limit = simulate(trace, GTX), trace.peak_load * 7 // 10
-    cost = [simulate(capuchin(trace, GTX, limit, feedback=k).apply(trace), GTX, capacity=limit) for k in (0, 5, 20)]
+    cost = [
+        simulate(capuchin(trace, GTX, limit, feedback=turns).apply(trace), GTX, capacity=limit) for turns in (0, 5, 20)
+    ]
     overhead = [line.overhead(base) for line in cost]
     assert overhead == sorted(overhead, reverse=True)
     assert overhead[2] < overhead[0]

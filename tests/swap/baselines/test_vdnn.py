@@ -32,13 +32,13 @@ def test_every_input_of_a_layer_goes_and_comes_one_layer_ahead() -> None:
     assert backward_start(trace) == 5
     plan = vdnn(trace, tiny_machine(), floor(trace)[1] + 16, layers="all")
     # maps 0..3 are read by ops 1..4, their backward is ops 8..5; the prefetch comes one backward before;
-    # map 3 is needed again at once
-    assert [(s.buffer, s.after, s.before, s.prefetch) for s in plan.swaps] == [
+    # the op after reads map 3
+    assert [(swap.buffer, swap.after, swap.before, swap.prefetch) for swap in plan.swaps] == [
         (0, 1, 8, 7),
         (1, 2, 7, 6),
         (2, 3, 6, 5),
     ]
-    assert all(s.release == s.after + 1 and s.out == s.after for s in plan.swaps)
+    assert all(swap.release == swap.after + 1 and swap.out == swap.after for swap in plan.swaps)
 
 
 def test_only_inputs_of_convolutions() -> None:
@@ -104,9 +104,9 @@ def test_bad_options_are_refused(options: dict[str, object], why: str, machine: 
 
 
 def test_room_goes_no_higher_than_the_limit() -> None:
-    room = LiveBytes(np.array([0, 5, 3, 3, 3, 9, 3, 3]), 8)
-    assert (room.hold(1, 4, 5), room.fetch(1, 4, 5), room.fetch(3, 4, 1)) == (2, 3, 4)
-    assert room.load.tolist() == [5, 8, 9, 8]
+    live = LiveBytes(np.array([0, 5, 3, 3, 3, 9, 3, 3]), 8)
+    assert (live.hold(1, 4, 5), live.fetch(1, 4, 5), live.fetch(3, 4, 1)) == (2, 3, 4)
+    assert live.load.tolist() == [5, 8, 9, 8]
 
 
 @given(st.data())

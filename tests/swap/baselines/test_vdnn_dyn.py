@@ -151,7 +151,7 @@ def test_with_workspaces_it_gets_where_the_static_policies_do_not(name: str) -> 
 
 def test_what_the_table_does_not_know_is_left_as_it_is() -> None:
     trace = chain()
-    own = Plan.of(trace, ways(1, (20, 4))).apply(trace)  # a workspace, but no shapes, and of nobody's table
+    own = Plan.of(trace, ways(1, (20, 4))).apply(trace)  # a workspace, but no shapes, and in no table
     limit = own.peak_load - 1
     known = replace(own, buffers=replace(own.buffers, shape=((1,),) * len(own.buffers)))
     assert vdnn_dyn(own, TINY, limit) == vdnn_dyn(own, TINY, limit, algorithms={}) == vdnn_dyn(known, TINY, limit)

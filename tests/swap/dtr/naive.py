@@ -13,28 +13,28 @@ from gpumem.trace import Trace
 
 
 class Stopped(Exception):
-    """There is no room, or it takes too long."""
+    """Nothing is left to evict, or it takes too long."""
 
 
 @dataclass(eq=False)
 class Family:
-    """Storages that were evicted next to each other, and what those of them take that are gone still."""
+    """Storages that were evicted next to each other, and the ns of those that are still evicted."""
 
     worth: int
     members: set[int] = field(default_factory=set)
-    exact: bool = True  # nobody came back yet
+    exact: bool = True  # none returned yet
 
 
 class Naive:
-    """One iteration; `run` says how it ended, what reruns took, and how many reruns and evictions there were."""
+    """One iteration; `run` returns how it ended, ns of recomputations, their number, and that of evictions."""
 
     def __init__(self, trace: Trace, budget: int, heuristic: str, free: str, most: float = math.inf) -> None:
         self.trace, self.budget, self.heuristic, self.free, self.most = trace, budget, heuristic, free, most
         self.reads, self.writes = trace.ops.reads.tolist(), trace.ops.writes.tolist()
         self.size, self.time = trace.buffers.size.tolist(), trace.ops.duration.tolist()
-        self.maker = {b: op for op, row in enumerate(self.writes) for b in row}
-        self.here = set(range(len(self.size))) - set(self.maker)  # what lives for ever
-        self.gone: set[int] = set()  # evicted
+        self.maker = {storage: op for op, row in enumerate(self.writes) for storage in row}
+        self.on_device = set(range(len(self.size))) - set(self.maker)  # what lives for ever
+        self.evicted: set[int] = set()  # evicted
         self.dead: set[int] = set()
         self.banished: set[int] = set()
         self.bound: set[int] = set()
@@ -42,64 +42,66 @@ class Naive:
         self.locks = dict.fromkeys(self.maker, 0)
         self.used = dict.fromkeys(self.maker, 0)
         self.family: dict[int, Family] = {}
-        self.clock, self.again, self.reruns, self.evictions, self.peak = 1, 0, 0, 0, 0
+        self.clock, self.recompute_ns, self.recomputations, self.evictions, self.peak = 1, 0, 0, 0, 0
 
     def run(self) -> tuple[str, int, int, int, int]:
         how = "ran"
         try:
             for op in range(self.trace.n):
-                self.family |= {b: Family(0, {b}, exact=False) for b in self.writes[op]}  # as simrd has it
+                self.family |= {
+                    storage: Family(0, {storage}, exact=False) for storage in self.writes[op]
+                }  # as simrd has it
                 self.make(op, None)
-                for b in self.writes[op]:
-                    self.used[b] = self.clock
-                for b in range(len(self.size)):
-                    if b in self.maker and self.trace.buffers.end[b] == op + 1:
-                        self.release(b)
+                for storage in self.writes[op]:
+                    self.used[storage] = self.clock
+                for storage in range(len(self.size)):
+                    if storage in self.maker and self.trace.buffers.end[storage] == op + 1:
+                        self.release(storage)
         except Stopped as stop:
             how = str(stop)
-        return how, self.again, self.reruns, self.evictions, self.peak
+        return how, self.recompute_ns, self.recomputations, self.evictions, self.peak
 
-    def cost(self, b: int) -> int:
-        return int(self.time[self.maker[b]])
+    def cost(self, storage: int) -> int:
+        return int(self.time[self.maker[storage]])
 
-    def sources(self, b: int) -> set[int]:
-        return {p for p in self.reads[self.maker[b]] if p in self.maker} - self.banished
+    def sources(self, storage: int) -> set[int]:
+        return {source for source in self.reads[self.maker[storage]] if source in self.maker} - self.banished
 
-    def users(self, b: int) -> set[int]:
-        return {u for u in self.maker if b in self.reads[self.maker[u]]} - self.banished
+    def users(self, storage: int) -> set[int]:
+        return {user for user in self.maker if storage in self.reads[self.maker[user]]} - self.banished
 
     def make(self, op: int, wanted: int | None) -> None:
         """Run an op, for the first time or for a storage."""
-        operands = [p for p in self.reads[op] if p in self.maker]
-        for p in operands:
-            self.used[p] = self.clock
-        lacking = [p for p in operands if p not in self.here]
-        for p in operands:
-            if p not in lacking:
-                self.lock(p)
-        for p in lacking:
-            if p not in self.here:
-                self.make(self.maker[p], p)
-            self.lock(p)
-        self.make_room(sum(self.size[b] for b in self.writes[op]))
+        operands = [source for source in self.reads[op] if source in self.maker]
+        for source in operands:
+            self.used[source] = self.clock
+        lacking = [source for source in operands if source not in self.on_device]
+        for source in operands:
+            if source not in lacking:
+                self.lock(source)
+        for source in lacking:
+            if source not in self.on_device:
+                self.make(self.maker[source], source)
+            self.lock(source)
+        self.evict_for(sum(self.size[output] for output in self.writes[op]))
         self.clock += self.time[op]
         if wanted is not None:
-            self.again += self.time[op]
-            self.reruns += 1
-        for b in sorted(self.writes[op], key=lambda b: b != wanted):
-            if b not in self.here | self.banished:
-                self.arrive(b)
-        for p in operands:
-            self.locks[p] -= 1
-            if not self.locks[p]:
-                self.pool.append(p)
-        for p in operands:
-            if self.free == "banish" and p in self.dead:
-                self.banish(p)
-        if self.again > self.most:
+            self.recompute_ns += self.time[op]
+            self.recomputations += 1
+        for output in sorted(self.writes[op], key=lambda output: output != wanted):
+            if output not in self.on_device | self.banished:
+                self.arrive(output)
+        for source in operands:
+            self.locks[source] -= 1
+            if not self.locks[source]:
+                self.pool.append(source)
+        for source in operands:
+            if self.free == "banish" and source in self.dead:
+                self.banish(source)
+        if self.recompute_ns > self.most:
             raise Stopped("too long")
 
-    def make_room(self, new: int) -> None:
+    def evict_for(self, new: int) -> None:
         while self.held() + new > self.budget:
             if not self.pool:
                 raise Stopped("no room")
@@ -108,84 +110,92 @@ class Naive:
         self.peak = max(self.peak, self.held() + new)
 
     def held(self) -> int:
-        return sum(self.size[b] for b in self.here)
+        return sum(self.size[storage] for storage in self.on_device)
 
     def victim(self) -> int:
-        scores = [self.score(b) for b in self.pool]
+        scores = [self.score(storage) for storage in self.pool]
         if 0 in scores:
             return self.pool[scores.index(0)]
-        return [b for b, score in zip(self.pool, scores) if score == min(scores)][-1]
+        return [storage for storage, score in zip(self.pool, scores) if score == min(scores)][-1]
 
-    def lock(self, b: int) -> None:
-        if b in self.pool:
-            self.pool.remove(b)
-        self.locks[b] += 1
+    def lock(self, storage: int) -> None:
+        if storage in self.pool:
+            self.pool.remove(storage)
+        self.locks[storage] += 1
 
-    def arrive(self, b: int) -> None:
-        self.here.add(b)
-        self.gone.discard(b)
-        self.pool.append(b)
-        family = self.family.pop(b)
-        family.worth -= self.cost(b)
+    def arrive(self, storage: int) -> None:
+        self.on_device.add(storage)
+        self.evicted.discard(storage)
+        self.pool.append(storage)
+        family = self.family.pop(storage)
+        family.worth -= self.cost(storage)
         family.exact = False
 
-    def evict(self, b: int) -> None:
-        self.here.remove(b)
-        self.pool.remove(b)
-        joined = Family(self.cost(b), {b})
-        for other in {self.family[x] for x in self.sources(b) | self.users(b) if x in self.family}:
+    def evict(self, storage: int) -> None:
+        self.on_device.remove(storage)
+        self.pool.remove(storage)
+        joined = Family(self.cost(storage), {storage})
+        for other in {self.family[near] for near in self.sources(storage) | self.users(storage) if near in self.family}:
             joined.worth += other.worth
             joined.members |= other.members
             joined.exact &= other.exact
-        self.gone.add(b)
-        self.family |= {x: joined for x in joined.members if x == b or x in self.family}
+        self.evicted.add(storage)
+        self.family |= {near: joined for near in joined.members if near == storage or near in self.family}
         if joined.exact:  # then it is the neighbourhood, all ways
-            assert joined.worth == sum(map(self.cost, self.reach({b}, both=True) | {b}))
+            assert joined.worth == sum(map(self.cost, self.reach({storage}, both=True) | {storage}))
 
-    def release(self, b: int) -> None:
-        self.dead.add(b)
-        if self.free == "evict" and b in self.here:
-            self.evict(b)
+    def release(self, storage: int) -> None:
+        self.dead.add(storage)
+        if self.free == "evict" and storage in self.on_device:
+            self.evict(storage)
         elif self.free == "banish":
-            self.banish(b)
+            self.banish(storage)
 
-    def banish(self, b: int) -> None:
-        if self.users(b) & self.gone:
+    def banish(self, storage: int) -> None:
+        if self.users(storage) & self.evicted:
             return
-        for user in self.users(b) & self.here - self.bound:
+        for user in self.users(storage) & self.on_device - self.bound:
             self.bound.add(user)
             self.lock(user)
-        if b in self.here:
-            self.here.remove(b)
-            self.pool = [x for x in self.pool if x != b]
-        self.gone.discard(b)
-        if b in self.family:
-            self.family.pop(b).worth -= self.cost(b)
-        self.banished.add(b)
+        if storage in self.on_device:
+            self.on_device.remove(storage)
+            self.pool = [other for other in self.pool if other != storage]
+        self.evicted.discard(storage)
+        if storage in self.family:
+            self.family.pop(storage).worth -= self.cost(storage)
+        self.banished.add(storage)
 
     def reach(self, from_: set[int], *, up: bool = False, both: bool = False) -> set[int]:
         """The evicted storages that are reached through evicted ones: upwards, downwards, or any way."""
         found: set[int] = set()
         todo = list(from_)
         while todo:
-            b = todo.pop()
-            beside = self.sources(b) | self.users(b) if both else self.sources(b) if up else self.users(b)
-            new = (beside & self.gone) - found
+            storage = todo.pop()
+            beside = (
+                self.sources(storage) | self.users(storage)
+                if both
+                else self.sources(storage)
+                if up
+                else self.users(storage)
+            )
+            new = (beside & self.evicted) - found
             found |= new
             todo += new
         return found
 
-    def score(self, b: int) -> float:
+    def score(self, storage: int) -> float:
         """What the paper prints in section 4.1 and appendix C."""
-        size, stale = self.size[b], self.clock - self.used[b]
-        up, down = self.reach({b}, up=True), self.reach({b})
-        near = {self.family[x] for x in self.sources(b) | self.users(b) if x in self.family}
+        size, stale = self.size[storage], self.clock - self.used[storage]
+        up, down = self.reach({storage}, up=True), self.reach({storage})
+        near = {
+            self.family[near_one] for near_one in self.sources(storage) | self.users(storage) if near_one in self.family
+        }
         time, under = {
-            "dtr": (self.cost(b) + sum(map(self.cost, up)) + sum(map(self.cost, down)), size * stale),
-            "eq": (self.cost(b) + sum(family.worth for family in near), size * stale),
-            "local": (self.cost(b), size * stale),
+            "dtr": (self.cost(storage) + sum(map(self.cost, up)) + sum(map(self.cost, down)), size * stale),
+            "eq": (self.cost(storage) + sum(family.worth for family in near), size * stale),
+            "local": (self.cost(storage), size * stale),
             "lru": (1, stale),
             "size": (1, size),
-            "msps": (self.cost(b) + sum(map(self.cost, up)), size),
+            "msps": (self.cost(storage) + sum(map(self.cost, up)), size),
         }[self.heuristic]
         return time / under if under else math.inf

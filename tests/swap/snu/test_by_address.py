@@ -1,4 +1,4 @@
-"""Swapping on demand by address: holes, runs of neighbours, an oracle that looks at each byte, and the placed clock."""
+"""Swapping on demand by address: holes, runs of neighbours, an oracle that looks at each byte, simulated addresses."""
 
 from __future__ import annotations
 
@@ -26,48 +26,54 @@ from tests.strategies import nets, traces
 
 @dataclass
 class Bytes:
-    """The same, told naively: who has each byte, and a list of accesses; nothing is kept that can be looked up."""
+    """The same, naively: which buffer has each byte, and a list of accesses; nothing is kept that can be looked up."""
 
     trace: Trace
-    pool: list[int]  # of each byte who has it, -1 where nobody does
+    pool: list[int]  # of each byte the buffer that has it, -1 for none
     first: bool
     pinned: int
     log: list[int] = field(default_factory=list)  # buffers in the order in which they were used
     host: set[int] = field(default_factory=set)
-    gone: dict[int, int] = field(default_factory=dict)
+    off_device: dict[int, int] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
 
-    def room(self, b: int) -> Iterator[int]:
-        """Offsets at which `b` would have room."""
-        size = int(self.trace.buffers.size[b])
-        return (k for k in range(len(self.pool) - size + 1) if set(self.pool[k : k + size]) <= {-1})
+    def offsets(self, buffer: int) -> Iterator[int]:
+        """Offsets at which `buffer` would fit."""
+        size = int(self.trace.buffers.size[buffer])
+        return (offset for offset in range(len(self.pool) - size + 1) if set(self.pool[offset : offset + size]) <= {-1})
 
-    def hole(self, k: int) -> int:
-        """How many bytes are free around byte `k`."""
-        low, high = k, k
+    def hole(self, byte: int) -> int:
+        """How many bytes are free around byte `byte`."""
+        low, high = byte, byte
         while low and self.pool[low - 1] == -1:
             low -= 1
         while high < len(self.pool) and self.pool[high] == -1:
             high += 1
         return high - low
 
-    def may_go(self, op: int) -> list[int]:
-        """Who has been used and will be in the same lifetime, and is no operand; the least recently used first."""
-        ops, here = self.trace.ops[op], {*self.pool} - {-1}
-        order = [b for k, b in enumerate(self.log) if b in here and b not in self.log[k + 1 :]]
-        return [b for b in order if b not in (*ops.reads, *ops.writes) and self.again(b, op)]
+    def evictable(self, op: int) -> list[int]:
+        """Buffers used before and after in the same lifetime that are no operands; the least recently used first."""
+        ops, on_device = self.trace.ops[op], {*self.pool} - {-1}
+        order = [
+            buffer
+            for index, buffer in enumerate(self.log)
+            if buffer in on_device and buffer not in self.log[index + 1 :]
+        ]
+        return [
+            buffer for buffer in order if buffer not in (*ops.reads, *ops.writes) and self.is_used_around(buffer, op)
+        ]
 
-    def again(self, b: int, op: int) -> bool:
-        """Whether `b` has an access on either side of `op` in its lifetime."""
-        x, n = self.trace.buffers[b], self.trace.n
-        uses = [i for i, o in enumerate(self.trace.ops) if b in (*o.reads, *o.writes)]
-        if x.persistent and x.end - x.start == n:
+    def is_used_around(self, buffer: int, op: int) -> bool:
+        """Whether `buffer` has an access on either side of `op` in its lifetime."""
+        row, n = self.trace.buffers[buffer], self.trace.n
+        uses = [index for index, other in enumerate(self.trace.ops) if buffer in (*other.reads, *other.writes)]
+        if row.persistent and row.end - row.start == n:
             return bool(uses)
-        since = (op - x.start) % n
-        return min((i - x.start) % n for i in uses) < since < max((i - x.start) % n for i in uses)
+        since = (op - row.start) % n
+        return min((index - row.start) % n for index in uses) < since < max((index - row.start) % n for index in uses)
 
     def victims(self, b: int, op: int) -> list[int]:
-        size, able = self.trace.buffers.size, self.may_go(op)
+        size, able = self.trace.buffers.size, self.evictable(op)
         left = self.pinned - sum(int(size[x]) for x in self.host)
 
         def fits(those: list[int]) -> bool:
@@ -89,66 +95,68 @@ class Bytes:
         good = [(max(map(able.index, r)), first, r) for first, r in seen.items() if fits(r)]
         return min(good)[2] if good else []
 
-    def place(self, b: int, op: int) -> None:
-        if not (size := int(self.trace.buffers.size[b])):
+    def place(self, buffer: int, op: int) -> None:
+        if not (size := int(self.trace.buffers.size[buffer])):
             return
-        if not [*self.room(b)]:
+        if not [*self.offsets(buffer)]:
             free = self.pool.count(-1)
             self.tally.scattered += free >= size
             self.tally.most_scattered = max(self.tally.most_scattered, free * (free >= size))
-            victims = self.victims(b, op)
+            victims = self.victims(buffer, op)
             self.tally.runs += bool(victims) and self.trace.buffers.size[victims[0]] < size
-            for v in victims:
-                self.pool = [-1 if x == v else x for x in self.pool]
-                self.gone[v] = op
-                if v in self.host:
+            for victim in victims:
+                self.pool = [-1 if x == victim else x for x in self.pool]
+                self.off_device[victim] = op
+                if victim in self.host:
                     self.tally.dropped += 1
                 else:
                     self.tally.copies_out += 1
-                    self.tally.bytes_out += int(self.trace.buffers.size[v])
-                    self.host.add(v)
-        at = min(self.room(b), key=lambda k: (0 if self.first else self.hole(k), k))
-        self.pool[at : at + size] = [b] * size
-        self.tally.placed[b, op] = at
+                    self.tally.bytes_out += int(self.trace.buffers.size[victim])
+                    self.host.add(victim)
+        at = min(self.offsets(buffer), key=lambda offset: (0 if self.first else self.hole(offset), offset))
+        self.pool[at : at + size] = [buffer] * size
+        self.tally.placed[buffer, op] = at
 
     def advance(self) -> Tally:
         """One iteration."""
-        b, n = self.trace.buffers, self.trace.n
+        buffers, n = self.trace.buffers, self.trace.n
         self.tally = Tally()
-        found = gaps(self.trace)
-        row = {(x, at % n): k for k, (x, at) in enumerate(zip(found.buffer, found.before))}
-        for i, op in enumerate(self.trace.ops):
-            operands = [x for x in dict.fromkeys((*op.reads, *op.writes)) if not b.host[x]]
-            mortal = [x for x in range(len(b)) if not b.host[x] and not self.trace.eternal[x]]
-            for x in (x for x in mortal if b[x].start == i):
-                self.place(x, i)
-            for x in (x for x in operands if x in self.gone):
-                self.tally.final[row[x, i]] = self.gone[x]
+        spans = gaps(self.trace)
+        row = {(buffer, at % n): gap for gap, (buffer, at) in enumerate(zip(spans.buffer, spans.before))}
+        for index, op in enumerate(self.trace.ops):
+            operands = [buffer for buffer in dict.fromkeys((*op.reads, *op.writes)) if not buffers.host[buffer]]
+            mortal = [
+                buffer for buffer in range(len(buffers)) if not buffers.host[buffer] and not self.trace.eternal[buffer]
+            ]
+            for buffer in (buffer for buffer in mortal if buffers[buffer].start == index):
+                self.place(buffer, index)
+            for buffer in (buffer for buffer in operands if buffer in self.off_device):
+                self.tally.final[row[buffer, index]] = self.off_device[buffer]
                 self.tally.copies_in += 1
-                self.tally.bytes_in += b[x].size
-                self.place(x, i)
-            self.gone = {x: at for x, at in self.gone.items() if x not in operands}
+                self.tally.bytes_in += buffers[buffer].size
+                self.place(buffer, index)
+            self.off_device = {buffer: at for buffer, at in self.off_device.items() if buffer not in operands}
             self.log += operands
-            dead = {x for x in mortal if (b[x].end - 1) % n == i}
+            dead = {buffer for buffer in mortal if (buffers[buffer].end - 1) % n == index}
             self.host -= {*op.writes} | dead
-            self.log = [x for x in self.log if x not in dead]
-            self.pool = [-1 if x in dead else x for x in self.pool]
+            self.log = [buffer for buffer in self.log if buffer not in dead]
+            self.pool = [-1 if buffer in dead else buffer for buffer in self.pool]
         return self.tally
 
 
 def naive(trace: Trace, machine: Machine, capacity: int, fit: str, turns: int) -> list[Tally]:
     """So many iterations of `Bytes`."""
-    found = gaps(trace)
-    wraps = sorted((int(found.after[k]), k) for k in np.flatnonzero(found.before >= trace.n).tolist())
+    spans = gaps(trace)
+    wraps = sorted((int(spans.after[gap]), gap) for gap in np.flatnonzero(spans.before >= trace.n).tolist())
     crossing = np.flatnonzero(trace.crossing & ~trace.buffers.host).tolist()
-    over = [int(found.buffer[k]) for _, k in wraps]
+    over = [int(spans.buffer[gap]) for _, gap in wraps]
     run = Bytes(trace, [-1] * capacity, fit == "first", machine.pinned)
     inside: list[int] = []
-    run.may_go = lambda op: [b for b in inside if b in run.pool]  # type: ignore[method-assign]
-    for b in (*(b for b in crossing if b not in over), *over):
-        run.place(b, 0)
-        inside += [b] * (b in over)
-    del run.may_go
+    run.evictable = lambda op: [buffer for buffer in inside if buffer in run.pool]  # type: ignore[method-assign]
+    for buffer in (*(buffer for buffer in crossing if buffer not in over), *over):
+        run.place(buffer, 0)
+        inside += [buffer] * (buffer in over)
+    del run.evictable
     run.log = over
     return [run.advance() for _ in range(turns)]
 
@@ -162,13 +170,13 @@ def small(size: list[int], start: list[int], end: list[int], ops: Ops) -> Trace:
     return Trace(Buffers.make(size, start, end), ops)
 
 
-def test_neighbours_go_where_nobody_is_large_enough() -> None:
+def test_neighbours_are_evicted_where_no_buffer_is_large_enough() -> None:
     # A B C D of 3 bytes in 12, made in turn; B is read again, so A, then C and D are older. E needs 6
     ops = Ops.make([[], [], [], [], [1], [], [0], [1], [2], [3]], [[0], [1], [2], [3], [], [4], [], [], [], []])
     trace = small([3, 3, 3, 3, 6], [0, 1, 2, 3, 5], [7, 8, 9, 10, 6], ops)
     found = by_address(trace, tiny_machine(), 12, alignment=1)
     # not A and B, the lowest, nor A and C, the oldest, which are no neighbours
-    assert [s.buffer for s in found.plan.swaps if s.release == 5] == [2, 3]  # type: ignore[union-attr]
+    assert [swap.buffer for swap in found.plan.swaps if swap.release == 5] == [2, 3]  # type: ignore[union-attr]
     assert (found.turns[0].runs, found.turns[0].placed[4, 5]) == (1, 6)
 
 
@@ -177,7 +185,7 @@ def test_bytes_in_two_holes_are_not_enough() -> None:
     ops = Ops.make([[], [], [0], [0], [2], [4]], [[0, 1, 2, 3, 4], [], [], [5], [], []])
     trace = Trace(Buffers.make([4, 2, 2, 2, 2, 4], [0, 0, 0, 0, 0, 3], [4, 2, 5, 2, 6, 4]), ops)
     found = by_address(trace, tiny_machine(), 12, alignment=1)
-    assert [s.buffer for s in found.plan.swaps] == [2]  # type: ignore[union-attr]
+    assert [swap.buffer for swap in found.plan.swaps] == [2]  # type: ignore[union-attr]
     turn = found.turns[0]
     assert (turn.scattered, turn.most_scattered, turn.runs, turn.copies_in) == (1, 4, 1, 1)
 
@@ -186,7 +194,9 @@ def test_no_hole_between_operands() -> None:
     # A and C stay, since op 2 reads them; B between them dies; 2 + 2 bytes are free for D, which needs 4
     ops = Ops.make([[], [], [0, 2]], [[0, 1, 2], [], [3]])
     trace = Trace(Buffers.make([2, 2, 2, 4], [0, 0, 0, 2], [3, 2, 3, 3]), ops)
-    with pytest.raises(NotReached, match="op 2 needs 4 B in one piece, and nobody who is in the way can go") as stop:
+    with pytest.raises(
+        NotReached, match="op 2 needs 4 B in one piece, and nothing that is in the way can be evicted"
+    ) as stop:
         by_address(trace, tiny_machine(), 8, alignment=1)
     assert (stop.value.reached, stop.value.limit) == (10, 8)
     with pytest.raises(Infeasible):

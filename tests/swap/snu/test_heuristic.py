@@ -31,22 +31,22 @@ GTX = Machine.named("gtx1080ti")
 
 def test_the_largest_goes_first(machine: Machine) -> None:
     trace = hill(2, 8, 4, 1)  # load 2 10 14 15 15 14 10 2
-    assert [s.buffer for s in heuristic(trace, machine, 14).swaps] == [1]
+    assert [swap.buffer for swap in heuristic(trace, machine, 14).swaps] == [1]
     chosen, left, _ = select(trace, machine, 8, simulate(trace, machine))
     assert chosen.buffer.tolist() == [0, 1]  # after 8 bytes, ops 1 and 6 still hold 10: of these, 2 may go
     assert left.load.tolist() == [2, 8, 4, 5, 5, 4, 8, 2]
 
 
 def test_of_equal_ones_the_longer_gap_goes_first(machine: Machine) -> None:
-    assert [s.buffer for s in heuristic(hill(4, 4, 4), machine, 8).swaps] == [0]
+    assert [swap.buffer for swap in heuristic(hill(4, 4, 4), machine, 8).swaps] == [0]
 
 
 def params(*, writes: list[int], n: int = 8) -> Trace:
     """P (4 bytes, for ever): 0, 3, 7, written by `writes`. Q (6): 0, 7. R (2): 1, 5."""
     reads: list[list[int]] = [[0], [], [], [0], [], [], [], [0, 1]]
     made: list[list[int]] = [[1], [2], [], [], [], [], [], []]
-    for i in writes:
-        made[i].append(0)
+    for op in writes:
+        made[op].append(0)
     reads[5].append(2)
     ops = Ops.make(reads, made, duration=[100] * n)
     return Trace(Buffers.make([4, 6, 2], [0, 0, 1], [n, n, 6], persistent=[True, False, False]), ops)
@@ -55,14 +55,14 @@ def params(*, writes: list[int], n: int = 8) -> Trace:
 def test_free_re_reads_go_before_larger_pairs(machine: Machine) -> None:
     # load 10 12 12 12 12 12 10 10; nothing writes P, so the host always has it: ops 1, 2 and 4, 5 cost no copy-out
     swaps = heuristic(params(writes=[]), machine, 11).swaps
-    assert [(s.buffer, s.after) for s in swaps] == [(0, 0), (0, 3), (1, 0)]  # Q for op 3 only
+    assert [(swap.buffer, swap.after) for swap in swaps] == [(0, 0), (0, 3), (1, 0)]  # Q for op 3 only
     roles = [op.role for op in heuristic(params(writes=[]), machine, 11).apply(params(writes=[])).ops]
     assert (roles.count("copy_out"), roles.count("copy_in")) == (1, 3)
 
 
 def test_a_written_parameter_is_no_free_re_read(machine: Machine) -> None:
     swaps = heuristic(params(writes=[7]), machine, 11).swaps
-    assert [(s.buffer, s.after) for s in swaps] == [(1, 0)]
+    assert [(swap.buffer, swap.after) for swap in swaps] == [(1, 0)]
 
 
 def repeated(ns: int) -> Trace:
@@ -75,11 +75,11 @@ def repeated(ns: int) -> Trace:
 def test_the_other_gaps_of_a_value_follow_its_pair(machine: Machine) -> None:
     # R's gap (2, 7) goes first. S's is longer than R's (0, 2), but the host has that value now
     plan = heuristic(repeated(100), machine, 17)
-    assert [(s.buffer, s.after) for s in plan.swaps] == [(0, 0), (0, 2)]
+    assert [(swap.buffer, swap.after) for swap in plan.swaps] == [(0, 0), (0, 2)]
     roles = [op.role for op in plan.apply(repeated(100)).ops]
     assert (roles.count("copy_out"), roles.count("copy_in")) == (1, 2)
     # unless there is no time to bring it back
-    assert [(s.buffer, s.after) for s in heuristic(repeated(1), machine, 17).swaps] == [(0, 2), (1, 0)]
+    assert [(swap.buffer, swap.after) for swap in heuristic(repeated(1), machine, 17).swaps] == [(0, 2), (1, 0)]
 
 
 def test_a_value_goes_on_over_the_boundary(machine: Machine) -> None:
@@ -89,16 +89,16 @@ def test_a_value_goes_on_over_the_boundary(machine: Machine) -> None:
     ops = Ops.make(reads, [[2], [1], [], [3], [], [0]], duration=[500, 100, 100, 100, 100, 100])
     start, end = [0, 1, 0, 3], [6, 6, 1, 4]
     trace = Trace(Buffers.make([8, 8, 10, 9], start, end, persistent=[True, False, False, False]), ops)
-    assert [(s.buffer, s.after) for s in heuristic(trace, machine, 17).swaps] == [(0, 2), (0, 5)]
+    assert [(swap.buffer, swap.after) for swap in heuristic(trace, machine, 17).swaps] == [(0, 2), (0, 5)]
 
 
 def test_gaps_too_short_for_their_copies_come_last(machine: Machine) -> None:
     # B (4): 0, 6. A (8): 1, 3, 10 ns apart. C (4): 2. Copies of A take 7 + 4 ns. The load is 4 12 16 12 4 4 4
     ops = Ops.make([[], [], [], [1], [], [], [0]], [[0], [1], [2], [], [], [], []], duration=[10] * 7)
     trace = Trace(Buffers.make([4, 8, 4], [0, 1, 2], [7, 4, 3]), ops)
-    assert [s.buffer for s in heuristic(trace, machine, 12).swaps] == [0]
-    assert [s.buffer for s in heuristic(trace, machine.with_(out=Link(1, 0.5)), 12).swaps] == [1]
-    assert [s.buffer for s in heuristic(trace, machine, 8).swaps] == [0, 1]
+    assert [swap.buffer for swap in heuristic(trace, machine, 12).swaps] == [0]
+    assert [swap.buffer for swap in heuristic(trace, machine.with_(out=Link(1, 0.5)), 12).swaps] == [1]
+    assert [swap.buffer for swap in heuristic(trace, machine, 8).swaps] == [0, 1]
 
 
 def between(used: int, ends: int) -> Trace:
@@ -115,7 +115,7 @@ def test_copies_move_to_where_they_overlap() -> None:
     plan = heuristic(between(5, 5), machine, 8)
     assert plan.swaps == (Swap(buffer=0, after=0, before=9, release=4, prefetch=7),)
     assert simulate(plan.apply(between(5, 5)), machine, capacity=8).makespan == 100
-    # with Y there through op 8 there is no room before, and op 9 waits
+    # with Y there through op 8 no bytes are free before, and op 9 waits
     assert heuristic(between(8, 8), machine, 8).swaps == (Swap(buffer=0, after=0, before=9, release=4, prefetch=9),)
 
 
@@ -130,18 +130,18 @@ def test_the_larger_copy_takes_the_link_first() -> None:
     assert (z.prefetch, x.prefetch) == (16, 15)  # in from 165 to 180 and, before that, from 150 to 165
 
 
-def test_room_goes_to_the_copy_that_ends_last() -> None:
+def test_free_bytes_go_to_the_copy_that_ends_last() -> None:
     # X (8): 0, 19. Z (8): 1, 18. P (16): 2 to 4. Q (24): 10. Copies out take 25 ns, ops 10
     ops = Ops.make([*[[]] * 18, [1], [0]], [[0], [1], [2], *[[]] * 7, [3], *[[]] * 9], duration=[10] * 20)
     trace = Trace(Buffers.make([8, 8, 16, 24], [0, 1, 2, 10], [20, 19, 5, 11]), ops)
     x, z = heuristic(trace, tiny_machine().with_(out=Link(25, 0.0), into=Link(15, 0.0)), 24).swaps
     assert (z.out, z.release) == (2, 6)  # from 35 to 60, and held until then
-    assert (x.out, x.release) == (0, 2)  # from 10 to 35, but ops 2 to 4 have room for one
+    assert (x.out, x.release) == (0, 2)  # from 10 to 35, but at ops 2 to 4 the bytes of one are free
 
 
 def test_a_pinned_budget_is_a_constraint(machine: Machine) -> None:
     trace = hill(2, 8, 4, 1)
-    assert [s.buffer for s in heuristic(trace, machine.with_(pinned=7), 14).swaps] == [2]
+    assert [swap.buffer for swap in heuristic(trace, machine.with_(pinned=7), 14).swaps] == [2]
     with pytest.raises(NotReached, match="peak load of 13 bytes; the pinned-host budget is 3 B") as stop:
         heuristic(trace, machine.with_(pinned=3), 12)
     assert (stop.value.reached, stop.value.limit) == (13, 12)
@@ -187,20 +187,20 @@ def plain_select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> 
     time, in_ns = lasts(found, line), machine.into.copy_ns(size)
     pair_ns = in_ns + np.where(free, 0, machine.out.copy_ns(size))
 
-    def take(k: int) -> bool:
-        after, before = int(found.after[k]), int(found.before[k])
+    def take(gap_row: int) -> bool:
+        after, before = int(found.after[gap_row]), int(found.before[gap_row])
         absent = np.arange(after + 1, before) % trace.n
-        helps = not host.columns.taken[k] and load[absent].max(initial=0) > limit
-        if not helps or not host.take(k, after, before):
+        helps = not host.columns.taken[gap_row] and load[absent].max(initial=0) > limit
+        if not helps or not host.take(gap_row, after, before):
             return False
-        load[absent] -= size[k]
+        load[absent] -= size[gap_row]
         return True
 
     for short in (False, True):
         now = order[short | (time >= pair_ns)[order]]
-        for k in [*now[free[now]].tolist(), *now[~free[now]].tolist()]:
-            if take(k):
-                for other in np.flatnonzero(value == value[k]).tolist():
+        for gap_row in [*now[free[now]].tolist(), *now[~free[now]].tolist()]:
+            if take(gap_row):
+                for other in np.flatnonzero(value == value[gap_row]).tolist():
                     if short or time[other] >= in_ns[other]:
                         take(other)
     return found.where(host.columns.taken), load, host

@@ -1,4 +1,4 @@
-"""The swapping program: the optimum of all plans by brute force and the clock; bounds, time-outs, interrupts."""
+"""The swapping program: the optimum of all plans by brute force and simulation; bounds, time-outs, interrupts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def every_swap(trace: Trace) -> list[list[Swap | None]]:
 
 
 def brute_force(trace: Trace, machine: Machine, limit: int) -> float:
-    """The shortest iteration of all plans within a limit, by the clock."""
+    """The shortest iteration of all plans within a limit, simulated."""
     best = inf
     for choice in product(*every_swap(trace)):
         for decisions in permutations(d for d in choice if d is not None):

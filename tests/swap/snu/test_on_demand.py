@@ -41,7 +41,7 @@ def three_at_work() -> Trace:
 
 
 def never_drained(patch: pytest.MonkeyPatch) -> None:
-    """From here on a blocking copy is handed over at once; the host still waits for its end."""
+    """From here on a blocking copy is enqueued at once; the host still waits for its end."""
     make = Hosts.make
     patch.setattr(Hosts, "make", lambda *given: make(*given)._replace(drains=np.zeros(given[0].n, np.bool_)))
 
@@ -62,7 +62,7 @@ def row(*sizes: int, last: int) -> Trace:
 
 
 def test_the_least_recently_used_goes_when_the_room_is_needed(machine: Machine) -> None:
-    # X is older, but op 2 used it after op 1 made Y; Z's room is needed before op 3, Y before op 5
+    # X is older, but op 2 used it after op 1 made Y; Z's bytes are needed before op 3, Y before op 5
     plan = on_demand(three(), machine, 8)
     assert plan.swaps == (Swap(buffer=1, after=1, before=5, release=3, prefetch=5, out=2),)
     names = [f"{op.role} {op.reads} {op.writes}" for op in plan.apply(three()).ops if op.role != "compute"]
@@ -103,7 +103,7 @@ def test_blocking_changes_the_flag_and_no_decision(machine: Machine) -> None:
 
 
 def test_computation_stands_still_during_each_copy(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    # 7 ops of 100 ns. Y goes out (5 ns) before op 3 and comes back (3 ns) before op 5, for which Z makes room at 500
+    # 7 ops of 100 ns. Y goes out (5 ns) before op 3 and comes back (3 ns) before op 5, for which Z is evicted at 500
     trace, plan = three_at_work(), on_demand(three_at_work(), machine, 8)
     line = simulate(plan.apply(trace), machine, capacity=8)
     assert line.start.tolist() == [0, 100, 200, 300, 305, 405, 505, 508, 608]
@@ -121,7 +121,7 @@ def test_what_blocking_copies_cost_at_most(machine: Machine) -> None:
 
 
 def evicted(trace: Trace, limit: int, **options: object) -> list[int]:
-    """The buffers that go to make room for the last one of `row`."""
+    """The buffers that are evicted for the last one of `row`."""
     at = len(trace.buffers) - 1
     plan = on_demand(trace, tiny_machine(), limit, **options)  # type: ignore[arg-type]
     return [s.buffer for s in plan.swaps if s.release == at]
@@ -138,7 +138,7 @@ def test_snu_takes_the_oldest_ones_where_none_is_large_enough() -> None:
     assert evicted(trace, 13, victim="snu") == evicted(trace, 13) == [0, 1]
 
 
-def test_dead_tails_and_what_nobody_used_yet_stay(machine: Machine) -> None:
+def test_dead_tails_and_what_was_not_used_yet_stay(machine: Machine) -> None:
     # X is used by op 0 only, Y not before op 3, both live throughout; Z (0, 4) is all that can go
     ops = Ops.make([[], [], [], [1], [2]], [[0, 2], [], [3], [], []])
     trace = Trace(Buffers.make([4, 4, 4, 4], [0, 0, 0, 2], [5, 5, 5, 3]), ops)
@@ -154,7 +154,7 @@ def test_operands_of_the_op_stay(machine: Machine) -> None:
     assert [s.buffer for s in on_demand(trace, machine, 8).swaps] == [1]
 
 
-def test_a_victim_that_the_host_has_no_room_for_is_passed_over() -> None:
+def test_a_victim_that_the_host_cannot_take_is_passed_over() -> None:
     trace = row(8, 4, last=4)
     assert evicted(trace, 12) == [0]
     plan = on_demand(trace, tiny_machine().with_(pinned=7), 12)
@@ -166,7 +166,7 @@ def test_a_victim_that_the_host_has_no_room_for_is_passed_over() -> None:
 
 
 def test_the_host_gets_its_bytes_back_when_a_buffer_dies() -> None:
-    # X: 0, 3 and Y: 4, 7; A at 1, 2 pushes X out, B at 5, 6 pushes Y out; the host has room for one
+    # X: 0, 3 and Y: 4, 7; A at 1, 2 pushes X out, B at 5, 6 pushes Y out; the host can take one
     ops = Ops.make([[], [], [1], [0], [], [], [3], [2]], [[0], [1], [], [], [2], [3], [], []])
     trace = Trace(Buffers.make([4] * 4, [0, 1, 4, 5], [4, 3, 8, 7]), ops)
     small = tiny_machine().with_(pinned=4)

@@ -1,4 +1,4 @@
-"""Plans of a solution: every order of copies, no more than is looked at; solutions in which nothing is away."""
+"""Plans of a solution: every order of copies, no more than is looked at; solutions in which nothing is swapped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpumem.swap.facts.limits import Judge
 from gpumem.swap.fluid import relax
 from gpumem.swap.plan.gaps import Windows, windows
 from gpumem.swap.snu import realise
-from gpumem.swap.snu.realise import Away, all_orders
+from gpumem.swap.snu.realise import SwappedGaps, all_orders
 from gpumem.trace import I64, Buffers, Ops, Trace
 
 program = import_module("gpumem.swap.snu.ilp")  # the package's `ilp` is the planner
@@ -32,41 +32,44 @@ def held_over(buffers: int, ops: int) -> Trace:
     return Trace(Buffers.make([4] * buffers, [0] * buffers, [ops] * buffers), operators)
 
 
-def naive_orders(w: Windows, release: I64, fetch: I64, n: int, duplex: bool) -> list[list[Swap]]:
+def naive_orders(spans: Windows, release: I64, fetch: I64, n: int, duplex: bool) -> list[list[Swap]]:
     """Every way to write the copies down, all at once; of those with one order the first."""
-    places = {*(w.after % n).tolist()} | (set() if duplex else {*(fetch % n).tolist()})
-    outs = [[a, *(x for x in range(a + 1, r) if x % n in places)] for a, r in zip(w.after.tolist(), release.tolist())]
-    found: dict[tuple[tuple[int, int, int], ...], list[Swap]] = {}
-    for out, order in product(product(*outs), permutations(range(len(w)))):
-        queue = [((x + 1) % n, 0, order.index(k), k) for k, x in enumerate(out)]
-        queue += [(x % n, 1, order.index(k), k) for k, x in enumerate(fetch.tolist())]
+    places = {*(spans.after % n).tolist()} | (set() if duplex else {*(fetch % n).tolist()})
+    outs = [
+        [after, *(op for op in range(after + 1, end) if op % n in places)]
+        for after, end in zip(spans.after.tolist(), release.tolist())
+    ]
+    orders: dict[tuple[tuple[int, int, int], ...], list[Swap]] = {}
+    for out, order in product(product(*outs), permutations(range(len(spans)))):
+        queue = [((op + 1) % n, 0, order.index(row), row) for row, op in enumerate(out)]
+        queue += [(op % n, 1, order.index(row), row) for row, op in enumerate(fetch.tolist())]
         rows = np.array(order, np.int64)
-        swaps = Swap.each(w.where(rows), release[rows], fetch[rows], np.array(out, np.int64)[rows])
-        key = tuple((place, kind, k) for place, kind, _, k in sorted(queue))
-        found.setdefault(key, [swap.within(n) for swap in swaps])
-    return list(found.values())
+        swaps = Swap.each(spans.where(rows), release[rows], fetch[rows], np.array(out, np.int64)[rows])
+        key = tuple((place, kind, row) for place, kind, _, row in sorted(queue))
+        orders.setdefault(key, [swap.within(n) for swap in swaps])
+    return list(orders.values())
 
 
 @given(st.data())
 def test_the_orders_are_those_of_the_naive_form(data: st.DataObject) -> None:
     n, count = data.draw(st.integers(3, 6)), data.draw(st.integers(1, 3))
     after = [data.draw(st.integers(0, n - 3)) for _ in range(count)]
-    writes = [[b for b in range(count) if after[b] == i] for i in range(n)]
+    writes = [[buffer for buffer in range(count) if after[buffer] == op] for op in range(n)]
     reads = [[]] * (n - 1) + [[*range(count)]]
-    w = windows(Trace(Buffers.make([4] * count, after, [n] * count), Ops.make(reads, writes)), GTX)
-    release = np.array([data.draw(st.integers(a + 1, n - 1)) for a in w.after.tolist()])
-    fetch = np.array([data.draw(st.integers(r, n - 1)) for r in release.tolist()])
+    spans = windows(Trace(Buffers.make([4] * count, after, [n] * count), Ops.make(reads, writes)), GTX)
+    release = np.array([data.draw(st.integers(start + 1, n - 1)) for start in spans.after.tolist()])
+    fetch = np.array([data.draw(st.integers(start, n - 1)) for start in release.tolist()])
     duplex = data.draw(st.booleans())
-    plans, whole = all_orders(w, release, fetch, n, duplex)
-    assert [*plans] == naive_orders(w, release, fetch, n, duplex) and whole
+    plans, is_all = all_orders(spans, release, fetch, n=n, duplex=duplex)
+    assert [*plans] == naive_orders(spans, release, fetch, n, duplex) and is_all
 
 
 def test_many_swaps_cost_no_more_memory_than_what_is_looked_at() -> None:
-    w = windows(held_over(10, 4), GTX)
+    spans = windows(held_over(10, 4), GTX)
     tracemalloc.start()
     try:
-        plans, whole = all_orders(w, w.after + 1, w.before, 4, True)
-        assert len([*islice(plans, 3)]) == 3 and not whole
+        plans, is_all = all_orders(spans, spans.after + 1, spans.before, n=4, duplex=True)
+        assert len([*islice(plans, 3)]) == 3 and not is_all
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -75,42 +78,44 @@ def test_many_swaps_cost_no_more_memory_than_what_is_looked_at() -> None:
 
 def test_no_more_orders_are_looked_at_than_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realise, "ORDERS", 24)
-    w = windows(held_over(4, 4), GTX)
-    plans, whole = all_orders(w, w.after + 1, w.before, 4, True)
-    assert len([*plans]) == 24 and whole
+    spans = windows(held_over(4, 4), GTX)
+    plans, is_all = all_orders(spans, spans.after + 1, spans.before, n=4, duplex=True)
+    assert len([*plans]) == 24 and is_all
     monkeypatch.setattr(realise, "ORDERS", 23)
-    plans, whole = all_orders(w, w.after + 1, w.before, 4, True)
-    assert len([*plans]) == 23 and not whole
+    plans, is_all = all_orders(spans, spans.after + 1, spans.before, n=4, duplex=True)
+    assert len([*plans]) == 23 and not is_all
 
 
-def test_the_clock_is_asked_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_are_simulated_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(work, "now", lambda: clock[0])
     trace = held_over(6, 5)
     search = program._Search(trace, GTX, 24, 0.0, 0)
-    w, asked = windows(trace, GTX), []
+    spans, offered = windows(trace, GTX), []
 
     def offer(plan: Plan) -> int:
-        asked.append(plan)
+        offered.append(plan)
         clock[0] += 4.0
         return 10**9
 
     monkeypatch.setattr(Judge, "offer", lambda self, plan: offer(plan))
     monkeypatch.setattr(program._Search, "solve", lambda self, *rest: np.zeros(1))
-    monkeypatch.setattr(program.PlacedProgram, "said", lambda self, x: (np.arange(6), w.after + 1, w.before))
+    monkeypatch.setattr(
+        program.PlacedProgram, "said", lambda self, solution: (np.arange(6), spans.after + 1, spans.before)
+    )
     monkeypatch.setattr(program.PlacedProgram, "forbid", lambda self, *rest: pytest.fail("not all orders were seen"))
     with work.within(10):
-        search.exactly(relax(trace, GTX, stalls=True, tiny=0.0), True)
-    assert len(asked) == 3  # at 0, 4 and 8 s; 720 orders are left
+        search.solve_exactly(relax(trace, GTX, stalls=True, tiny=0.0), True)
+    assert len(offered) == 3  # at 0, 4 and 8 s; 720 orders are left
 
 
-def test_a_solution_in_which_nothing_is_away() -> None:
+def test_a_solution_in_which_nothing_is_swapped() -> None:
     trace = held_over(2, 4)
-    f, breaks = relax(trace, GTX, stalls=True), np.arange(10)
-    some = program.WholeProgram(f, breaks, trace.peak_load, 8)
+    fluid, breaks = relax(trace, GTX, stalls=True), np.arange(10)
+    some = program.WholeProgram(fluid, breaks, trace.peak_load, 8)
     nothing = some.gone_at(np.full(some.rows.columns, 0.4))
     for gap, instant in (nothing, [np.zeros(0, np.int64)] * 2):
-        away = Away.of(f, breaks, gap, instant)
-        assert len(away) == 0
-        assert (away.live_bytes(trace, 1).load == trace.load()).all()
-        assert len(away.needed(trace, 8)) == 0
+        swapped = SwappedGaps.of(fluid, breaks, gap, instant)
+        assert len(swapped) == 0
+        assert (swapped.live_bytes(trace, 1).load == trace.load()).all()
+        assert len(swapped.drop_needless(trace, 8)) == 0

@@ -11,7 +11,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan.decisions import Swap
 from gpumem.swap.plan.gaps import around
-from gpumem.swap.tensile.peak import NO_COPY, away, ops_between
+from gpumem.swap.tensile.peak import NO_COPY, counts_again, ops_between
 from gpumem.trace import I64, Trace
 
 Trigger = tuple[int, int]  # the last op that has ended, and the ns since its end
@@ -38,7 +38,7 @@ class SwapTask:
         """
         buffer, after, before = gap
         at, ns = out or (NO_COPY, 0)
-        leaves, release, prefetch = map(int, ops_between(times.start, times.end, after, before, at, ns, into[0]))
+        leaves, release, prefetch = map(int, ops_between(times.start, times.end, (after, before), (at, ns, into[0])))
         if prefetch < 0:
             return None
         return cls(Swap(buffer, after, before, release, prefetch, leaves), None if out is None else at, into[0])
@@ -52,7 +52,9 @@ class SwapTask:
     def absent(self, times: Times, in_ns: int, accounting: str = "exact") -> tuple[int, int]:
         """Return the ops `[first, stop)` that need not hold the buffer, by one of `ACCOUNTING`."""
         s = self.swap
-        return s.release, int(away(times.start, s.before, s.prefetch, self.in_at + in_ns, accounting == "exact"))
+        return s.release, int(
+            counts_again(times.start, s.before, s.prefetch, self.in_at + in_ns, accounting == "exact")
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,12 +35,12 @@ def swap_tasks(draw: st.DrawFn, trace: Trace, machine: Machine, times: Times) ->
     out_ns, in_ns = (link.copy_ns(trace.buffers.size[found.buffer]) for link in (machine.out, machine.into))
     for k, gap in enumerate(zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist())):
         start, stop = times.end[gap[1]], times.start[gap[2]] - int(in_ns[k])
-        room = stop - start - int(out_ns[k])
-        if room < 0 or draw(st.integers(0, 3)) == 3:
+        slack = stop - start - int(out_ns[k])
+        if slack < 0 or draw(st.integers(0, 3)) == 3:
             continue
-        late = draw(st.one_of(st.just(0), st.integers(0, room)))
+        late = draw(st.one_of(st.just(0), st.integers(0, slack)))
         out = start + late
-        into = stop - draw(st.one_of(st.just(0), st.integers(0, room - late)))
+        into = stop - draw(st.one_of(st.just(0), st.integers(0, slack - late)))
         task = SwapTask.at(times, gap, (out, int(out_ns[k])), (into, int(in_ns[k])))
         if task is not None:
             tasks.append(task)

@@ -39,18 +39,18 @@ def copies(task: Task, found: Scheduled, machine: Machine) -> list[Copy]:
     made: list[Copy] = []
     for swap, (out, into), copied_out in zip(found.plan.decisions, found.delays, dirty):
         if isinstance(swap, Swap):
-            b = size[swap.buffer : swap.buffer + 1]
+            buffer = size[swap.buffer : swap.buffer + 1]
             if copied_out:
-                made.append((False, times.end[swap.out] + out, int(machine.out.copy_ns(b)[0])))
-            made.append((True, times.end[swap.prefetch - 1] + into, int(machine.into.copy_ns(b)[0])))
+                made.append((False, times.end[swap.out] + out, int(machine.out.copy_ns(buffer)[0])))
+            made.append((True, times.end[swap.prefetch - 1] + into, int(machine.into.copy_ns(buffer)[0])))
     return made
 
 
 def disjoint(spans: Sequence[Copy], period: int) -> bool:
     """Whether no two overlap on the circle."""
     pieces = sorted((at % period, at % period + ns) for _, at, ns in spans if ns)
-    pieces += [(a + period, b + period) for a, b in pieces[:1]]
-    return all(b <= c for (_, b), (c, _) in pairwise(pieces))
+    pieces += [(start + period, end + period) for start, end in pieces[:1]]
+    return all(end <= next_start for (_, end), (next_start, _) in pairwise(pieces))
 
 
 @given(st.data())
@@ -74,7 +74,7 @@ def test_schedules_of_several_jobs(data: st.DataObject) -> None:
         check.data_flow(job.trace, swapped)
         host += int(swapped.load(host=True).max()) - int(job.trace.load(host=True).max())
         on_device = int((~job.trace.buffers.host).sum())
-        assert len({s.buffer for s in one.plan.swaps}) <= math.floor(job.ratio * on_device + 1e-9)
+        assert len({swap.buffer for swap in one.plan.swaps}) <= math.floor(job.ratio * on_device + 1e-9)
         whole, period = copies(job, one, machine), int(job.duration.sum())
         lines = [[c for c in whole if c[0] == into] for into in (False, True)] if machine.duplex else [whole]
         assert not period or all(disjoint(line, period) for line in lines)
@@ -120,9 +120,9 @@ def test_jobs_of_one_length_share_the_link(one: Task, other: Task) -> None:
 
 def test_the_biggest_tensor_of_the_peak_goes_first(machine: Machine) -> None:
     trace = hill(20, 80, 40, 10)  # load 20 100 140 150 150 140 100 20
-    assert [s.buffer for s in tensile(trace, machine, 149).swaps] == [1]
-    both = tensile(trace, machine, 120)  # op 2 holds 140 then; buffer 1 cannot be gone so soon, buffer 0 can
-    assert sorted(s.buffer for s in both.swaps) == [0, 1]
+    assert [swap.buffer for swap in tensile(trace, machine, 149).swaps] == [1]
+    both = tensile(trace, machine, 120)  # op 2 holds 140 then; buffer 1 cannot be off the device so soon, buffer 0 can
+    assert sorted(swap.buffer for swap in both.swaps) == [0, 1]
     assert both.apply(trace).peak_load == 120
 
 
@@ -140,8 +140,8 @@ def test_the_link_is_shared_by_default(machine: Machine) -> None:
     apart = schedule([job, job], half, 1, link="job")
     assert apart[0].delays == apart[1].delays
     together = schedule([job, job], half, 1)
-    assert disjoint([c for one in together for c in copies(job, one, half)], 800)
-    assert not disjoint([c for one in apart for c in copies(job, one, half)], 800)
+    assert disjoint([copy for one in together for copy in copies(job, one, half)], 800)
+    assert not disjoint([copy for one in apart for copy in copies(job, one, half)], 800)
 
 
 def test_a_failed_access_moves_the_copy_out_behind_it(machine: Machine) -> None:
@@ -150,7 +150,7 @@ def test_a_failed_access_moves_the_copy_out_behind_it(machine: Machine) -> None:
     ops = Ops.make(reads, [[0], [], [], [], [1], [], []], duration=[10, 10, 10, 30, 100, 100, 10])
     trace = Trace(Buffers.make([40, 8], [0, 4], [7, 5]), ops)  # op 2 reads buffer 0 too soon after op 0 has made it
     (found,) = schedule([Task(trace, machine.durations(trace))], machine, 1)
-    assert [(s.after, s.before, s.out) for s in found.plan.swaps] == [(2, 6, 2)]
+    assert [(swap.after, swap.before, swap.out) for swap in found.plan.swaps] == [(2, 6, 2)]
 
 
 def test_a_value_is_not_dropped_before_its_copy_out(machine: Machine) -> None:
@@ -160,7 +160,7 @@ def test_a_value_is_not_dropped_before_its_copy_out(machine: Machine) -> None:
     ops = Ops.make(reads, writes, duration=[10, 15, 15, 10, 50, 50, 50, 50, 10])
     trace = Trace(Buffers.make([40, 60, 50], [0, 5, 1], [9, 6, 2]), ops)  # op 5 holds 100, op 1 holds 90
     (found,) = schedule([Task(trace, machine.durations(trace))], machine, 1, rest=False)
-    assert [(s.after, s.before) for s in found.plan.swaps] == [(3, 8)]
+    assert [(swap.after, swap.before) for swap in found.plan.swaps] == [(3, 8)]
     assert found.peak == 90
 
 
@@ -174,7 +174,7 @@ def test_updated_parameters_go_out_after_the_update_and_come_back_in_the_next_it
     ops = Ops.make([[], [0], [], [], [], [0], [], []], [[], [], [], [1], [], [0], [], []], duration=[50] * 8)
     trace = Trace(Buffers.make([40, 40], [0, 3], [8, 4], persistent=[True, False]), ops)
     (found,) = schedule([Task(trace, machine.durations(trace))], machine, 1)
-    swaps = {(s.after, s.before) for s in found.plan.swaps}
+    swaps = {(swap.after, swap.before) for swap in found.plan.swaps}
     assert swaps == {(5, 9), (1, 5)}  # over the boundary, and between its uses: the host copy is still good
     assert sum(op.role == "copy_out" for op in found.plan.apply(trace).ops) == 1
 
@@ -187,7 +187,7 @@ def test_ratios_are_priorities(machine: Machine) -> None:
     wide = Trace(Buffers.make([1] * 100, [0] * 100, [8] * 100), trace.ops)
     assert (most(Task(wide, ns, 0.29)), most(Task(wide, ns, 0.299)), most(Task(wide, ns))) == (29, 29, 100)
     (quarter,) = schedule([Task(trace, ns, 0.25)], machine, 1)
-    assert [s.buffer for s in quarter.plan.swaps] == [1]
+    assert [swap.buffer for swap in quarter.plan.swaps] == [1]
 
 
 def test_recomputes_only_where_swaps_do_not_do() -> None:
@@ -212,18 +212,24 @@ def test_recomputations_alone(data: st.DataObject) -> None:
     check.data_flow(trace, swapped)
     assert not found.plan.swaps
     assert swapped.load(host=True).max() <= machine.pinned
-    assert not any(trace.buffers.persistent[d.buffer] for d in found.plan.decisions if isinstance(d, Recompute))
+    assert not any(
+        trace.buffers.persistent[decision.buffer]
+        for decision in found.plan.decisions
+        if isinstance(decision, Recompute)
+    )
     if found.plan.decisions:
         assert trace.peak_load > capacity
-        gone, n = found.plan.decisions[0], trace.n
+        dropped, n = found.plan.decisions[0], trace.n
         can = recomputable(trace, machine)
-        g, op = can.gaps, trace.peak[0]
-        over = can.ok & (g.after < op) & (op < g.before) & ~trace.buffers.persistent[g.buffer]
-        worth = trace.buffers.size[g.buffer] / np.maximum(can.times(duration), 1)
-        mine = (g.buffer == gone.buffer) & (g.after == gone.after)
-        fits = over & (worth > worth[mine])  # better ones were passed over: what they need beside makes a new peak
-        for k in np.flatnonzero(fits).tolist():
-            row = Recompute(int(g.buffer[k]), int(g.after[k]), int(g.before[k]), int(g.before[k]))
+        spans, op = can.gaps, trace.peak[0]
+        over = can.ok & (spans.after < op) & (op < spans.before) & ~trace.buffers.persistent[spans.buffer]
+        worth = trace.buffers.size[spans.buffer] / np.maximum(can.times(duration), 1)
+        chosen = (spans.buffer == dropped.buffer) & (spans.after == dropped.after)
+        fits = over & (worth > worth[chosen])  # better ones were passed over: what they need beside makes a new peak
+        for gap in np.flatnonzero(fits).tolist():
+            row = Recompute(
+                int(spans.buffer[gap]), int(spans.after[gap]), int(spans.before[gap]), int(spans.before[gap])
+            )
             alone = Plan((row,), n).apply(trace)
             beside = alone.load()[alone.ops.role == RECOMPUTE].max()
             assert beside >= trace.peak_load or alone.load(host=True).max() > machine.pinned
@@ -252,7 +258,11 @@ def test_a_source_that_is_dropped_as_well_is_made_in_scratch() -> None:
     buffers = Buffers.make([4, 8, 8, 8, 20], [0, 0, 1, 2, 3], [7, 7, 6, 5, 4], persistent=[1, 0, 0, 0, 0])
     trace = Trace(buffers, ops)
     (found,) = schedule([Task(trace, np.full(7, 10))], tiny_machine().with_(pinned=0), 24)
-    assert {(d.buffer, d.at) for d in found.plan.decisions if isinstance(d, Recompute)} == {(1, 6), (2, 5), (3, 4)}
+    assert {(decision.buffer, decision.at) for decision in found.plan.decisions if isinstance(decision, Recompute)} == {
+        (1, 6),
+        (2, 5),
+        (3, 4),
+    }
     again = found.plan.apply(trace)
     assert [op.of for op in again.ops if op.role == "recompute"] == [0, 1, 2, 0, 1, 0]
     assert again.peak_load == found.peak == 24  # before op 4 no more than P, two of A, B and C
@@ -261,12 +271,12 @@ def test_a_source_that_is_dropped_as_well_is_made_in_scratch() -> None:
 def test_a_random_op_runs_again_only_if_the_host_can_keep_its_generator() -> None:
     ops = Ops.make([[0], [], [1]], [[1], [2], []], duration=[10] * 3, rng=[True, False, False])
     trace = Trace(Buffers.make([4, 8, 8], [0, 0, 1], [3, 3, 2], persistent=[True, False, False]), ops)
-    for pinned, again in ((15, 0), (16, 1)):
+    for pinned, count in ((15, 0), (16, 1)):
         (found,) = schedule(
             [Task(trace, np.full(3, 10))], tiny_machine().with_(pinned=pinned, out=NEVER, into=NEVER), 12
         )
-        assert len(found.plan.decisions) == again
-        assert found.plan.apply(trace).load(host=True).max() == 16 * again
+        assert len(found.plan.decisions) == count
+        assert found.plan.apply(trace).load(host=True).max() == 16 * count
     both = schedule([Task(trace, np.full(3, 10))] * 2, tiny_machine().with_(pinned=16, out=NEVER, into=NEVER), 24)
     assert [len(one.plan.decisions) for one in both] == [1, 0]  # the jobs share what may be pinned
 
@@ -284,7 +294,7 @@ def test_the_authors_stop_when_the_peak_hardly_falls() -> None:
     size, start, end = (
         np.append(x, y) for x, y in ((wide.buffers.size, 10**6), (wide.buffers.start, 0), (wide.buffers.end, 12))
     )
-    trace = Trace(Buffers.make(size, start, end), wide.ops)  # a million bytes that nobody touches
+    trace = Trace(Buffers.make(size, start, end), wide.ops)  # a million bytes that no op touches
     job = Task(trace, tiny_machine().durations(trace))
     counts = [len(schedule([job], tiny_machine(), 1, rounds=r)[0].plan.swaps) for r in (None, 100, 3, 2)]
     assert counts[0] == counts[1] > counts[2] == 3 > counts[3] == 2

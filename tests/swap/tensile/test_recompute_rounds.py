@@ -26,7 +26,7 @@ def test_places_hold_what_recomputations_need_beside(trace: Trace, data: st.Data
     check.data_flow(trace, swapped)
     assert swapped.load(host=True).max() == job.host.peak <= 32
     load, role, old = swapped.load(), swapped.ops.role, np.cumsum(swapped.ops.role != RECOMPUTE)
-    for place in {d.before for d in rounds.taken}:
+    for place in {decision.before for decision in rounds.taken}:
         assert job.footprint.at(place) == load[(role == RECOMPUTE) & (old == place)].max()
 
 
@@ -38,6 +38,6 @@ def test_two_recomputations_at_one_place_do_not_need_their_scratch_at_once() -> 
     rounds = RecomputeRounds(job, np.full(4, 10))
     while (row := rounds.best()) >= 0:
         rounds.drop(row)
-    assert [d.buffer for d in rounds.taken] == [1, 3]
+    assert [decision.buffer for decision in rounds.taken] == [1, 3]
     # Before op 3: buffers 0, 6, 1 and the 35 beside it; then 0, 6, 1, 3 and the 5 beside that.
     assert job.footprint.at(3) == 96 and max(Plan(tuple(rounds.taken), 4).apply(trace).load()[3:5]) == 96

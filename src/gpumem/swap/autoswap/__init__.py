@@ -1,7 +1,7 @@
 """AutoSwap: swaps by priority scores (section IV of the SmartPool and AutoSwap paper).
 
-Read `planner` first: the algorithm in one function. `scores` says which gaps go first,
-`schedule` when their copies run. `bayes` tunes a mix of the scores, on `_gaussian`.
+Read `planner` first: the algorithm in one function. `scores` ranks the gaps,
+`schedule` places their copies. `bayes` tunes a mix of the scores, on `_gaussian`.
 """
 
 from typing import TYPE_CHECKING

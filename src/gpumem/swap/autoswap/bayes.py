@@ -23,14 +23,19 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.planner import PlannerRecord, Proposal, plans
 from gpumem.trace import F64, I64, Trace
 
-BATCH = 4  # evaluations at a time, whatever runs them, so that the result does not depend on it
-POOL = 1000  # random weights among which the next ones are sought
+# Evaluations at a time, whatever runs them, so that the result does not depend on the executor. Not tuned.
+BATCH = 4
+# Random weights among which the next ones are chosen. Not tuned.
+POOL = 1000
+# Half of these lie within so much of the best. Not tuned.
+NEAR = 0.2
+TINY = 1e-12  # keeps a direction finite where all weights are 0
 
 
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bayes(PlannerRecord):
-    """The planner `bayes`, which says what its options are."""
+    """The planner `bayes` and its options."""
 
     evaluations: int = option(36)
     seed: int = option(0)
@@ -43,7 +48,7 @@ class Bayes(PlannerRecord):
 
 
 @plans(Bayes)
-def bayes(
+def bayes(  # noqa: PLR0913  a planner's options are its interface
     trace: Trace,
     machine: Machine,
     limit: int,
@@ -75,18 +80,18 @@ def bayes(
     seconds : float, optional
         The whole time; see `gpumem.swap`.
     progress : callable, optional
-        Told after each batch how many evaluations are done and what the best iteration takes.
+        Called after each batch with how many evaluations are done and what the best iteration takes.
 
     Returns
     -------
     Plan
-        The same whatever the executor; never a longer iteration, by the capacity clock, than that of the best of
-        the four scores with the same options, unless `as_printed`.
+        The same whatever the executor; never a longer iteration, in the byte-counting simulation, than that of the
+        best of the four scores with the same options, unless `as_printed`.
 
     Raises
     ------
     Infeasible, NotReached
-        As in `autoswap`; NotReached only where no weights get to the limit.
+        As in `autoswap`; NotReached only where no weights reach the limit.
     ValueError
         A bad option as in `autoswap`, fewer than 4 evaluations.
 
@@ -94,8 +99,8 @@ def bayes(
     -----
     Scores are standardised over the candidates (a constant one becomes 0), weights lie in [-1, 1]. A Gaussian
     process (Matern 5/2) over the direction of the weights, which alone decides the order of the candidates, and
-    expected improvement choose the next ones; within a batch, those not known yet are taken to be what the process
-    expects. Weights that miss the limit count as the worst plan. Orders already known are not evaluated again. It
+    expected improvement choose the next ones; within a batch, those not evaluated yet are taken to be what the process
+    expects. Weights that miss the limit count as the worst plan. Orders already known are not evaluated once more. It
     ends early when an iteration is as short as without swapping, and where no new order is left. The paper starts
     from random weights; starting from the four scores makes its claim true, that it is never worse than they are.
 
@@ -115,17 +120,17 @@ def bayes(
         return Plan.of(trace)
     if as_printed:
         peaks, targets = PEAKS[0], PRINTED
-    found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
-    search = Trials.start(found, np.random.default_rng(seed), drawn=as_printed)
-    evaluate = partial(_evaluate, trace, machine, limit, found, targets, as_printed)
+    eligible = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
+    search = Trials.start(eligible, np.random.default_rng(seed), drawn=as_printed)
+    evaluate = partial(_evaluate, trace, machine, limit, eligible, targets=targets, every=as_printed)
     for orders in iter(lambda: search.propose(min(BATCH, evaluations - len(search.results))), []):
         run = map if executor is None else executor.map
         search.results += work.each(run(evaluate, orders))
         if work.over():
             break
         best = search.best
-        work.tell(f"{len(search.results)} of {evaluations} evaluations: {_told(best)}")
-        if isinstance(best, Proposal) and best.makespan <= found.line.makespan:
+        work.tell(f"{len(search.results)} of {evaluations} evaluations: {_summary(best)}")
+        if isinstance(best, Proposal) and best.makespan <= eligible.line.makespan:
             break
     if not search.results:
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
@@ -143,7 +148,7 @@ class Missed(NamedTuple):
 class Trials:
     """What was tried: the direction of the weights, the order of the candidates, what came out."""
 
-    found: Candidates
+    eligible: Candidates
     scores: F64  # one row a score, standardised
     rng: np.random.Generator
     weights: list[F64]
@@ -151,24 +156,26 @@ class Trials:
     results: list[Proposal | Missed] = field(default_factory=list)
 
     @classmethod
-    def start(cls, found: Candidates, rng: np.random.Generator, *, drawn: bool = False) -> Trials:
+    def start(cls, eligible: Candidates, rng: np.random.Generator, *, drawn: bool = False) -> Trials:
         """Begin with the scores, so that ties are broken as `autoswap` breaks them, or with `drawn` weights."""
-        raw = np.array([score(found) for score in SCORES.values()]).reshape(len(SCORES), len(found))
+        raw = np.array([score(eligible) for score in SCORES.values()]).reshape(len(SCORES), len(eligible))
         scores, weights = standardised(raw), np.eye(len(SCORES))
         if drawn:
             weights = rng.uniform(-1, 1, weights.shape)
             weights /= np.sqrt((weights**2).sum(axis=1, keepdims=True))
         orders = [np.argsort(-row, kind="stable") for row in (weights @ scores if drawn else raw)]
-        return cls(found, scores, rng, list(weights), orders)
+        return cls(eligible=eligible, scores=scores, rng=rng, weights=list(weights), orders=orders)
 
     @property
     def best(self) -> Proposal | Missed:
-        """The shortest makespan, or else the lowest load that was reached."""
-        made = [r for r in self.results if isinstance(r, Proposal)]
-        return min(made, key=lambda r: r.makespan) if made else min(r for r in self.results if isinstance(r, Missed))
+        """The shortest makespan, or else the lowest peak that was reached."""
+        plans = [result for result in self.results if isinstance(result, Proposal)]
+        if plans:
+            return min(plans, key=lambda plan: plan.makespan)
+        return min(result for result in self.results if isinstance(result, Missed))
 
     def propose(self, count: int) -> list[I64]:
-        """Return up to `count` orders to evaluate next; at first the four scores."""
+        """Return up to `count` orders to evaluate next; at first those of the four scores."""
         if not self.results:
             return self.orders
         known = {order.tobytes() for order in self.orders}
@@ -177,30 +184,31 @@ class Trials:
         for _ in range(count):
             model = Gaussian.fit(np.array(self.weights), value)
             pool = self.pool(value)
-            for k in np.argsort(-model.improvement(pool, value.min()), kind="stable").tolist():
-                order = np.argsort(-(pool[k] @ self.scores), kind="stable")
+            for point in np.argsort(-model.improvement(pool, value.min()), kind="stable").tolist():
+                order = np.argsort(-(pool[point] @ self.scores), kind="stable")
                 if order.tobytes() not in known:
                     break
             else:
                 break
             known.add(order.tobytes())
             fresh.append(order)
-            self.weights.append(pool[k])
-            value = np.append(value, model.predict(pool[k : k + 1])[0])
+            self.weights.append(pool[point])
+            value = np.append(value, model.predict(pool[point : point + 1])[0])
         self.orders += fresh
         return fresh
 
     def values(self) -> F64:
         """Makespans; what missed the limit is as bad as the worst plan."""
-        worst = max((r.makespan for r in self.results if isinstance(r, Proposal)), default=1)
-        return np.array([r.makespan if isinstance(r, Proposal) else worst for r in self.results], np.float64)
+        made = [result.makespan if isinstance(result, Proposal) else None for result in self.results]
+        worst = max((makespan for makespan in made if makespan is not None), default=1)
+        return np.array([worst if makespan is None else makespan for makespan in made], np.float64)
 
     def pool(self, value: F64) -> F64:
         """Draw weights from [-1, 1]^4, half of them near the best, as directions."""
         drawn = self.rng.uniform(-1, 1, (POOL, len(SCORES)))
         near = self.weights[int(np.argmin(value))]
-        drawn[::2] = np.clip(near + 0.2 * drawn[::2], -1, 1)
-        directions: F64 = drawn / np.maximum(np.sqrt((drawn**2).sum(axis=1, keepdims=True)), 1e-12)
+        drawn[::2] = np.clip(near + NEAR * drawn[::2], -1, 1)
+        directions: F64 = drawn / np.maximum(np.sqrt((drawn**2).sum(axis=1, keepdims=True)), TINY)
         return directions
 
     def plan(self, limit: int) -> Plan:
@@ -229,19 +237,20 @@ def _evaluate(
     trace: Trace,
     machine: Machine,
     limit: int,
-    found: Candidates,
+    eligible: Candidates,
+    order: I64,
+    *,
     targets: tuple[float, ...],
     every: bool,
-    order: I64,
 ) -> Proposal | Missed:
     """Return the plan that takes candidates in `order`, and its time; on any worker."""
     try:
-        return best_plan(trace, machine, limit, found, order, targets, every=every)
+        return best_plan(trace, machine, limit, eligible, order=order, targets=targets, every=every)
     except NotReached as stop:
         return Missed(stop.reached, stop.hint)
 
 
-def _told(best: Proposal | Missed) -> str:
+def _summary(best: Proposal | Missed) -> str:
     if isinstance(best, Missed):
         return f"the limit is missed, {human(best.reached)}"
     return f"{best.makespan / 1e6:.3f} ms"

@@ -1,9 +1,10 @@
-"""AutoSwap: score the gaps that straddle the peak, take the best until the load fits, schedule the copies."""
+"""AutoSwap: score the gaps that straddle the peak, take the best until the live bytes fit, schedule the copies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,17 +27,17 @@ from gpumem.swap.planner import PlannerRecord, Proposal, plans
 from gpumem.trace import I64, Trace
 
 
-def select(c: Candidates, order: I64, limit: int, host: Pinned, *, every: bool = False) -> tuple[I64, I64]:
-    """Take candidates in `order` until the load is at most `limit`, or there are no more.
+def select(eligible: Candidates, order: I64, limit: int, host: Pinned, *, every: bool = False) -> tuple[I64, I64]:
+    """Take candidates in `order` until the live bytes are at most `limit`, or there are no more (section IV-D).
 
     Parameters
     ----------
-    c, limit
+    eligible, limit
         The gaps, and bytes on the device.
     order : int64[m]
-        Positions in `c`, the best first.
+        Positions in `eligible`, the best first.
     host : Pinned
-        The account of `c.gaps`, with nothing taken yet; what is taken is noted there.
+        The account of `eligible.gaps`, with nothing taken yet; what is taken is noted there.
     every : bool
         Whether candidates that help no op above the limit are taken in their turn as well.
 
@@ -45,52 +46,62 @@ def select(c: Candidates, order: I64, limit: int, host: Pinned, *, every: bool =
     chosen : int64[...]
         The taken ones, ascending.
     load : int64[n]
-        What they leave, each absent over its whole gap.
+        The live bytes that they leave, each off the device over its whole gap.
 
     Notes
     -----
     O((n + m) log n). `autoswap` says which candidates are passed over.
     """
-    tree, budget = _tree.build(c.load), host.budget
-    _take(order, c.gaps.after, c.gaps.before, c.gaps.size, *tree, host.columns, len(c.load), limit, budget, every)
+    spans, (top, add) = eligible.gaps, _tree.build(eligible.load)
+    selection = _Selection(
+        spans.after, spans.before, spans.size, top=top, add=add, host=host.columns, n=len(eligible.load)
+    )
+    _take(order, selection, limit, pinned=host.budget, every=every)
     chosen = np.flatnonzero(host.columns.taken)
-    return chosen, without(c.load, c.gaps.where(chosen))
+    return chosen, without(eligible.load, spans.where(chosen))
+
+
+class _Selection(NamedTuple):
+    """What taking gaps reads and writes: the columns of the gaps, the tree of live bytes, the account of the host."""
+
+    after: I64
+    before: I64
+    size: I64
+    top: I64
+    add: I64
+    host: Values
+    n: int  # ops
+
+
+ROOT = 1  # the node of the tree of live bytes that has the largest of all
 
 
 @jit
-def _take(
-    order: I64,
-    after: I64,
-    before: I64,
-    size: I64,
-    top: I64,
-    add: I64,
-    host: Values,
-    n: int,
-    limit: int,
-    pinned: int,
-    every: bool,
-) -> None:
-    """Take candidates into the account of the host; `top`, `add` are the tree of the load."""
-    for k in order:
-        if top[1] <= limit:
+def _take(order: I64, gaps: _Selection, limit: int, pinned: int, every: bool) -> None:
+    """Take gaps into the account of the host until the peak is at most `limit`."""
+    top, add, n = gaps.top, gaps.add, gaps.n
+    for gap in order:
+        if top[ROOT] <= limit:
             return
-        if not every and _tree.largest_around(top, add, n, after[k] + 1, before[k]) <= limit:
+        start, stop = gaps.after[gap] + 1, gaps.before[gap]
+        # Unless `every`: no op of the gap exceeds the limit any more, so its copies would be for nothing.
+        if not every and _tree.largest_around(top, add, n, start, stop) <= limit:
             continue
-        if take(host, n, pinned, k, after[k], before[k]):
-            _tree.add_around(top, add, n, after[k] + 1, before[k], -size[k])
+        if take(gaps.host, n, pinned, gap, gaps.after[gap], gaps.before[gap]):
+            _tree.add_around(top, add, n, start, stop, -gaps.size[gap])
 
 
 ALL = "all"  # scores: the quickest plan counts
 PEAKS = ("first", "all")
+# Shares of the limit at which the selection stops; `benchmarks/speed/autoswap.py` compares them with the paper's rule.
 TARGETS = (1.0, 0.85, 0.7)
-PRINTED = (1.0,)  # targets: the paper stops selecting where the load is at the limit (IV-D)
+PRINTED = (1.0,)  # the paper's target: it stops selecting where the load is at the limit (section IV-D)
 
 
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoSwap(PlannerRecord):
-    """The planner `autoswap`, which says what its options are."""
+    """The planner `autoswap` and its options."""
 
     score: str = option("swdoa", (*SCORES, ALL))
     peaks: str = option("first", PEAKS)
@@ -100,7 +111,7 @@ class AutoSwap(PlannerRecord):
 
 
 @plans(AutoSwap)
-def autoswap(
+def autoswap(  # noqa: PLR0913  a planner's options are its interface
     trace: Trace,
     machine: Machine,
     limit: int,
@@ -112,7 +123,7 @@ def autoswap(
     as_printed: bool = False,
     seconds: float | None = None,
 ) -> Plan:
-    """Plan swaps that bring the load of `trace` down to `limit` bytes.
+    """Plan swaps that bring the peak live bytes of `trace` down to `limit`.
 
     Parameters
     ----------
@@ -121,23 +132,23 @@ def autoswap(
     score : str
         `doa`, `aoa`, `wdoa` or `swdoa`; `all`: the plan of that whose iteration is shortest counts.
     peaks : str
-        `first`: candidates straddle the first op of largest load, as in the paper. `all`: they straddle
-        any op whose load is above the limit; without it some nets cannot reach 90 %.
+        `first`: candidates straddle the first op of the peak, as in the paper. `all`: they straddle
+        any op whose live bytes exceed the limit; without it some nets cannot reach 90 %.
     threshold : int
         Smallest candidate in bytes.
     targets : tuple of float
-        Fractions of the limit, in (0, 1]. The selection goes on until the load is that low; the plan whose
-        iteration is shortest by the capacity clock counts, the first of several. `(1,)` is the paper's rule.
+        Fractions of the limit, in (0, 1]. The selection goes on until the live bytes are that low; the plan whose
+        iteration is shortest in the byte-counting simulation counts, the first of several. `(1,)` is the paper's rule.
     as_printed : bool
         The paper's selection: candidates straddle the first peak, and are taken one after the other, whether they help
-        or not, until the load is at the limit. `peaks` and `targets` are not looked at.
+        or not, until the live bytes are at the limit. `peaks` and `targets` are ignored.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
 
     Raises
     ------
     NotReached
-        All candidates that the pinned budget allows leave a load above `limit` (`reached`: that load; with
+        All candidates that the pinned budget allows leave a peak above `limit` (`reached`: that peak; with
         pinned memory to spare it is the paper's load_min).
 
     Notes
@@ -146,10 +157,10 @@ def autoswap(
     with one target there is neither, and the first plan without overhead ends the search. Scores see the time line
     without swapping. A gap that straddles no op above the target at its turn is passed over (the paper takes it, see
     `as_printed`, and moves its bytes for nothing), and so is one that would exceed the pinned-host budget. The schedule
-    is the paper's as we read it: copies in the order of their accesses, one after the other, and where the load would
-    exceed the limit an op waits until enough of those handed over have ended.
+    is the paper's as we read it: copies in the order of their accesses, one after the other, and where the live bytes
+    would exceed the limit an op waits until enough of the enqueued copies have ended.
 
-    Why targets: a load that just fits leaves no room for the copies under way, and ops wait for them.
+    Why targets: live bytes that just fit leave no free bytes for the copies in flight, and ops wait for them.
 
     Examples
     --------
@@ -168,57 +179,62 @@ def autoswap(
         return Plan.of(trace)
     if as_printed:
         peaks, targets = PEAKS[0], PRINTED
-    found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
-    best, missed = list[Proposal](), list[NotReached]()
+    eligible = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
+    proposals, missed = list[Proposal](), list[NotReached]()
+    simulates = len(targets) > 1 or score == ALL
     for name in [*SCORES] if score == ALL else [score]:
-        order, judge = np.argsort(-SCORES[name](found), kind="stable"), len(targets) > 1 or score == ALL
+        order = np.argsort(-SCORES[name](eligible), kind="stable")
+        tried = work.each(targets)
         try:
-            best.append(
-                best_plan(trace, machine, limit, found, order, work.each(targets), judge=judge, every=as_printed)
+            proposals.append(
+                best_plan(
+                    trace, machine, limit, eligible, order=order, targets=tried, judge=simulates, every=as_printed
+                )
             )
         except NotReached as stop:
             missed.append(stop)
-    if not best:
+    if not proposals:
         raise min(missed, key=lambda stop: stop.reached)
-    return min(best, key=lambda proposal: proposal.makespan).plan
+    return min(proposals, key=lambda proposal: proposal.makespan).plan
 
 
 def best_plan(
     trace: Trace,
     machine: Machine,
     limit: int,
-    found: Candidates,
+    eligible: Candidates,
+    *,
     order: I64,
     targets: Iterable[float] = TARGETS,
-    *,
     judge: bool = True,
     every: bool = False,
 ) -> Proposal:
-    """Return the best plan that takes candidates in `order`, and its makespan by the capacity clock.
+    """Return the best plan that takes candidates in `order`, and its makespan in the byte-counting simulation.
 
-    Parameters and errors as in `autoswap` and `select`; where `judge` is False the plan of the first target is as good
-    as any (its makespan is given as 0).
+    Parameters and errors as in `autoswap` and `select`; where `judge` is False nothing is simulated, and the plan of
+    the first target is returned with makespan 0.
     """
     best: Proposal | None = None
     seen: set[bytes] = set()
     for target in targets:
-        host = Pinned(trace, found.gaps, machine.pinned)
-        chosen, load = select(found, order, int(limit * target), host, every=every)
+        host = Pinned(trace, eligible.gaps, machine.pinned)
+        chosen, load = select(eligible, order, int(limit * target), host, every=every)
         reached = int(load.max())
         if reached > limit:
-            raise NotReached(reached, limit, hint=_hint(found, reached, machine))
-        if chosen.tobytes() in seen:  # there are no more to take
+            raise NotReached(reached, limit, hint=_hint(eligible, reached, machine))
+        if chosen.tobytes() in seen:  # a lower target has no more gaps to take: the plan would be the same
             continue
         seen.add(chosen.tobytes())
-        plan = Plan.of(trace, schedule(trace, machine, found.gaps.where(chosen), load, limit, found.line))
+        taken = eligible.gaps.where(chosen)
+        plan = Plan.of(trace, schedule(trace, machine, taken, load=load, limit=limit, line=eligible.line))
         makespan = simulate(plan.apply(trace), machine, capacity=limit).makespan if judge else 0
         if best is None or makespan < best.makespan:
-            best, holds = Proposal(plan, makespan), host
-        if makespan <= found.line.makespan:
+            best, best_host = Proposal(plan, makespan), host
+        if makespan <= eligible.line.makespan:  # no overhead: no plan is better
             break
     if best is None:
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
-    holds.settle(best.plan.swaps)
+    best_host.settle(best.plan.swaps)
     return best
 
 
@@ -228,28 +244,28 @@ def candidates(
 ) -> Candidates:
     """Return the gaps that AutoSwap considers (section IV-A); parameters as in `autoswap`."""
     one_of("peaks", peaks, PEAKS)
-    load, found = trace.load(), gaps(trace)
+    load, spans = trace.load(), gaps(trace)
     high = np.arange(trace.n) == trace.peak[0] if peaks == "first" else load > limit
-    found = found.where(straddle(found, high) & (found.size >= max(threshold, 1)))
+    spans = spans.where(straddle(spans, high) & (spans.size >= max(threshold, 1)))
     line = simulate(trace, machine)
     return Candidates(
-        found,
-        lasts(found, line),
-        machine.out.copy_ns(found.size),
-        machine.into.copy_ns(found.size),
-        load,
-        machine.durations(trace),
-        line,
-        peaks,
+        gaps=spans,
+        gap_ns=lasts(spans, line),
+        out_ns=machine.out.copy_ns(spans.size),
+        in_ns=machine.into.copy_ns(spans.size),
+        load=load,
+        duration=machine.durations(trace),
+        line=line,
+        peaks=peaks,
     )
 
 
-def _hint(found: Candidates, reached: int, machine: Machine) -> str:
-    if reached > load_min(found):
+def _hint(eligible: Candidates, reached: int, machine: Machine) -> str:
+    if reached > load_min(eligible):
         return f"{machine.pinned} bytes of pinned memory hold no more"
-    return "peaks `all` has more candidates" if found.peaks == "first" else ""
+    return "peaks `all` has more candidates" if eligible.peaks == "first" else ""
 
 
-def load_min(c: Candidates) -> int:
-    """Return the peak with every candidate absent over its whole gap (section VI-B1)."""
-    return int(without(c.load, c.gaps).max())
+def load_min(eligible: Candidates) -> int:
+    """Return the peak with every candidate off the device over its whole gap (section VI-B1)."""
+    return int(without(eligible.load, eligible.gaps).max())

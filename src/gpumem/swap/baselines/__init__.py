@@ -1,7 +1,7 @@
 """What the papers compare themselves with: a file each, all with the signature of a planner.
 
-`vdnn` offloads feature maps layer by layer, `vdnn_dyn` chooses whose, and algorithms of convolutions, `capuchin` swaps
-or recomputes by measured times (`capuchin_policy` chooses), `checkpoint` recomputes segments.
+`vdnn` offloads feature maps layer by layer, `vdnn_dyn` chooses of which layers, and the algorithms of convolutions,
+`capuchin` swaps or recomputes by measured times (`capuchin_policy` chooses), `checkpoint` recomputes segments.
 """
 
 from typing import TYPE_CHECKING

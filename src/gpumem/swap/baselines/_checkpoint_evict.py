@@ -1,8 +1,8 @@
-"""The search over runs of `_checkpoint_rollout`: by which rules, for how much less memory, with what held.
+"""The search over passes of `_checkpoint_rollout`: by which rules, for how much less memory, with which buffers held.
 
-A run takes milliseconds, so many are tried: first a grid of rules, each for the limit and for some less, since a run
-knows only roughly what reruns need; then with dead buffers held that reruns make most often; then with what each gap
-is worth changed at random, as long as there is work left.
+A pass takes milliseconds, so many are tried: first a grid of rules, each for the limit and for some less, since a pass
+knows only roughly how much scratch its recomputations need; then with those dead buffers held that are recomputed most
+often; then with the worth of each gap changed at random, as long as there is work left.
 """
 
 from __future__ import annotations
@@ -15,104 +15,129 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base import work
-from gpumem.swap.baselines._checkpoint_prices import Found, Prices
-from gpumem.swap.baselines._checkpoint_rollout import DropRules, Facts, rollout
+from gpumem.swap.baselines._checkpoint_prices import PlanSearch, PricedPlan
+from gpumem.swap.baselines._checkpoint_rollout import rollout
+from gpumem.swap.baselines._checkpoint_state import DropRules, PassFacts
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.trace import F64, I64, Trace
 
-# Tried on twenty recorded steps and the eight logs of DTR's authors; nothing is tuned beyond that.
-SHARES = (1.0, 0.97, 0.93, 0.88, 0.8)  # of the limit, that a run is to keep to
-CLOSE = SHARES[:3]  # where it is known which rules do well
-GRID = ((0, 0.0), (1, 0.0), (1, 1.0), (2, 0.0), (2, 1.0))  # powers of the time and weights of children: see `DropRules`
-HELD = (0.01, 0.03, 0.1)  # of the limit, that dead buffers may take
-ROUNDS = 3  # of holding more
-WORK = 60_000_000  # of all, as in `_checkpoint_prices`,
-SQUARE, LEAST = 400, 60  # or, if that is less, for each pair of ops, but as many runs as that,
-RUN = 20_000  # and of each run at least: what a call takes
-STEP = 8  # steps of a run that take as long as one op of a plan that is priced
-RERUNS = 3  # for each op, at most: what takes longer is no use to anybody
-ONE = WORK // 12  # what a run may take
-SPREAD = (0.1, 0.3, 1.0)  # of the logarithm of a gap's worth,
-SOME = (0.02, 0.1, 0.5)  # and of how many gaps
-LAST = 6  # the part of the work that is left for single gaps and buffers
+# All numbers here were tried on twenty recorded steps and the eight logs of DTR's authors (docs/papers/recompute.md);
+# none is tuned beyond that.
+
+# Shares of the limit that a pass is to keep to.
+LIMIT_SHARES = (1.0, 0.97, 0.93, 0.88, 0.8)
+# Once it is known which rules do well, only the first few of them.
+FEW_SHARES = LIMIT_SHARES[:3]
+# Powers of the time until the next read, and weights of children: `DropRules.half_powers` and `DropRules.children`.
+GRID = ((0, 0.0), (1, 0.0), (1, 1.0), (2, 0.0), (2, 1.0))
+# Shares of the limit that dead buffers may take.
+HELD_SHARES = (0.01, 0.03, 0.1)
+# How often more of them are held.
+HOLD_ROUNDS = 3
+# Steps of all passes and plans, as in `_checkpoint_prices`: a few seconds.
+WORK = 60_000_000
+# A small trace gets less: so many steps for each pair of ops, but enough for this number of passes.
+PAIR_STEPS, LEAST_PASSES = 400, 60
+# Steps that a pass counts at least: what the call takes.
+PASS_STEPS = 20_000
+# So many steps of a pass take as long as one step of a plan that is priced.
+STEPS_EACH = 8
+# A pass ends where it has recomputed so many ops for each op of the trace: a plan that takes longer is of no use.
+RECOMPUTED_EACH = 3
+# It also ends where it took this part of all the work.
+LONGEST_PASS = WORK // 12
+# The standard deviation of the logarithm of a gap's worth, where it changes at random.
+SPREADS = (0.1, 0.3, 1.0)
+# The share of gaps that change.
+CHANGED_SHARES = (0.02, 0.1, 0.5)
+# The part of the work that is left for single gaps and buffers at the end.
+LAST_PART = 6
 
 
-class Way(NamedTuple):
-    """How a run goes, and what it came to."""
+class PassTrial(NamedTuple):
+    """The rules of a pass, the buffers that are held, and the plan that came of it."""
 
-    share: float
+    share: float  # of the limit
     half_powers: int
     children: float
-    factor: F64
+    factor: F64  # m: of each gap's worth
     until: I64
-    found: Found
+    plan: PricedPlan
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Evictions(Prices):
-    """All gaps within the iteration, and the search over runs."""
+class EvictionSearch(PlanSearch):
+    """All gaps within the iteration, and the search over passes."""
 
-    facts: Facts
+    facts: PassFacts
 
     @classmethod
-    def of(cls, trace: Trace, account: MadeAgain, *, limit: int) -> Evictions:
+    def of(cls, trace: Trace, account: MadeAgain, *, limit: int) -> EvictionSearch:
         """Look at the trace once."""
-        b = trace.buffers
-        dead = np.flatnonzero(~b.host & ~b.persistent & (b.end < trace.n) & (b.size > 0))
-        facts, left = Facts.of(account), min(WORK, max(LEAST * RUN, SQUARE * trace.n**2))
+        buffers = trace.buffers
+        dead = np.flatnonzero(~buffers.host & ~buffers.persistent & (buffers.end < trace.n) & (buffers.size > 0))
+        left = min(WORK, max(LEAST_PASSES * PASS_STEPS, PAIR_STEPS * trace.n**2))
+        facts = PassFacts.of(account)
         return cls(account=account, trace=trace, last=facts.lasts, dead=dead, limit=limit, left=left, facts=facts)
 
-    def search(self, *, hold: bool) -> Found:
+    def search(self, *, hold: bool) -> PricedPlan:
         """Return the cheapest plan found within the limit, or the one of the lowest peak."""
-        gaps, stop = len(self.account.buffer), self.left // LAST
-        none = np.full(len(self.account.size), -1, np.int64)
-        nothing = self.price(np.zeros(gaps, np.int64), none)
-        best = Way(1.0, 0, 0.0, np.ones(gaps), none, nothing)
-        best = self.best([best, *self.runs(best, SHARES)])
-        for _ in work.each(range(ROUNDS if hold else 0)):
-            best = self.best([best, *(way for like in self.held(best) for way in self.runs(like, CLOSE))])
+        gaps, stop = len(self.account.buffer), self.left // LAST_PART
+        none_held = np.full(len(self.account.size), -1, np.int64)
+        keep_all = self.price(np.zeros(gaps, np.int64), none_held)
+        best = PassTrial(share=1.0, half_powers=0, children=0.0, factor=np.ones(gaps), until=none_held, plan=keep_all)
+        best = self.best([best, *self.grid(best, LIMIT_SHARES)])
+        for _ in work.each(range(HOLD_ROUNDS if hold else 0)):
+            held = (trial for start in self.held(best) for trial in self.grid(start, FEW_SHARES))
+            best = self.best([best, *held])
         best = self.vary(best, stop)
-        found = self.single(best.found, stop // 2)
-        return self.hold(found) if hold else found
+        plan = self.improve_gaps(best.plan, stop // 2)
+        return self.hold(plan) if hold else plan
 
-    def best(self, ways: Iterable[Way]) -> Way:
+    def best(self, trials: Iterable[PassTrial]) -> PassTrial:
         """Return the first of those that rank highest."""
-        return min(ways, key=lambda way: self.rank(way.found))
+        return min(trials, key=lambda trial: self.rank(trial.plan))
 
-    def runs(self, like: Way, shares: tuple[float, ...]) -> Iterable[Way]:
-        """Run by all rules of the grid, with what another run has besides."""
+    def grid(self, start: PassTrial, shares: tuple[float, ...]) -> Iterable[PassTrial]:
+        """Run by all rules of the grid, with the factors and the held buffers of `start`."""
         for share, (half_powers, children) in product(shares, GRID):
-            if self.over():
+            if self.is_over():
                 return
-            yield self.run(like._replace(share=share, half_powers=half_powers, children=children))
+            yield self.run(start._replace(share=share, half_powers=half_powers, children=children))
 
-    def run(self, way: Way) -> Way:
-        """Run, and price the plan; one that does not come to its end only shows that it was tried."""
-        limit = int(self.limit * way.share)
-        rules = DropRules(limit, way.half_powers, way.children, way.factor, RERUNS * self.trace.n, ONE * STEP)
-        at, fits, steps = rollout(self.account, self.facts, rules, way.until)
-        self.left -= RUN + steps // STEP
-        return way._replace(found=self.price(at if fits else np.zeros_like(at), way.until))
+    def run(self, trial: PassTrial) -> PassTrial:
+        """Run a pass and price its plan; a pass that fails counts as the plan that keeps all."""
+        rules = DropRules(
+            limit=int(self.limit * trial.share),
+            half_powers=trial.half_powers,
+            children=trial.children,
+            factor=trial.factor,
+            recomputed=RECOMPUTED_EACH * self.trace.n,
+            steps=LONGEST_PASS * STEPS_EACH,
+        )
+        at, fits, steps = rollout(self.account, self.facts, rules, trial.until)
+        self.left -= PASS_STEPS + steps // STEPS_EACH
+        return trial._replace(plan=self.price(at if fits else np.zeros_like(at), trial.until))
 
-    def held(self, way: Way) -> Iterable[Way]:
-        """Hold more of the dead buffers, those that cost reruns most for their bytes, in a few amounts."""
-        last, ns = self.account.written(way.found.at, way.until)
-        b, dead = self.trace.buffers, self.dying(last)
-        dead = dead[way.until[dead] < 0]
-        dead = dead[np.argsort(-ns[dead] / b.size[dead], kind="stable")]
-        for share in HELD if len(dead) else ():
-            mine = dead[np.cumsum(b.size[dead]) <= share * self.limit]
-            until = way.until.copy()
-            until[mine] = last[mine]
-            yield way._replace(until=until)
+    def held(self, trial: PassTrial) -> Iterable[PassTrial]:
+        """Hold more of the dead buffers, those that cost most ns of recomputation per byte, for each share of bytes."""
+        last, ns = self.account.written(trial.plan.at, trial.until)
+        size, dead = self.trace.buffers.size, self.dying(last)
+        dead = dead[trial.until[dead] < 0]
+        dead = dead[np.argsort(-ns[dead] / size[dead], kind="stable")]
+        for share in HELD_SHARES if len(dead) else ():
+            chosen = dead[np.cumsum(size[dead]) <= share * self.limit]
+            until = trial.until.copy()
+            until[chosen] = last[chosen]
+            yield trial._replace(until=until)
 
-    def vary(self, best: Way, stop: int) -> Way:
-        """Change at random what gaps are worth, and keep what helps, until only `stop` of the work is left."""
+    def vary(self, best: PassTrial, stop: int) -> PassTrial:
+        """Change at random what gaps are worth, and accept what is no worse, until only `stop` of the work is left."""
         random = np.random.default_rng(0)
-        while not self.over() and self.left > stop and best.found.costs.ns != 0:
-            spread, some = random.choice(SPREAD), random.choice(SOME)
-            change = np.exp(random.normal(0.0, spread, len(best.factor)) * (random.random(len(best.factor)) < some))
-            tried = self.run(best._replace(factor=best.factor * change))
-            if self.rank(tried.found) <= self.rank(best.found):
-                best = tried
+        while not self.is_over() and self.left > stop and best.plan.costs.ns != 0:
+            spread, share = random.choice(SPREADS), random.choice(CHANGED_SHARES)
+            change = np.exp(random.normal(0.0, spread, len(best.factor)) * (random.random(len(best.factor)) < share))
+            proposal = self.run(best._replace(factor=best.factor * change))
+            if self.rank(proposal.plan) <= self.rank(best.plan):
+                best = proposal
         return best

@@ -1,368 +1,278 @@
-"""One run through a trace within a limit: what has to go goes, what is needed comes back, with the rest in sight.
+"""One pass through a trace that keeps to a limit: drop what is cheapest when short, recompute what is read next.
 
 ::
 
     op        0  1  2  3  4  5  6  7  8  9 ...
-    A      ===x..............[A B]============      dropped at 2, since op 3 would be above the limit;
-    B         ===x...........[A B]===               made again where it is read next: right before op 6,
-    limit  ---------|                                and what is made on the way stays, where there is room
+    A      ===x..............[A B]============      dropped at 2, since op 3 would exceed the limit;
+    B         ===x...........[A B]===               recomputed where it is read next: right before op 6,
+    limit  ---------|                                and what is recomputed on the way stays, if it fits
 
-What goes is what takes least to make again, as things stand, for its bytes and for how long they are not needed. So
-does DTR (Kirisame et al. 2021, section 2) without a look at what comes; a plan knows when each value is read next. A
-program may have any number of forward and backward passes: nothing here asks for them.
+The victim is the value that is cheapest to recompute, as things stand, for its bytes and for how long they are not
+read. So does DTR (Kirisame et al. 2021, section 2), which does not know the next reads; a plan does. The trace may hold
+any number of forward and backward passes: nothing here asks for them.
 
-A plan drops a value right after its access, so one that came back early and goes after all is taken back to when it
-was dropped first: reruns that found it there make it in scratch. That is why a run is priced afterwards.
+A plan drops a value right after its access. So a value that was recomputed early and is dropped once more counts as
+dropped since its first drop: recomputations that read it in between make it in scratch, which this pass has not
+counted. That is why `_checkpoint_evict` prices a pass afterwards.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.facts.recompute_cost import MadeAgain, loads, replayed
+from gpumem.swap.baselines._checkpoint_state import (
+    ACTIVE,
+    BEGUN,
+    ENDED,
+    RECOMPUTED,
+    STEPS,
+    WANTED,
+    DropRules,
+    PassFacts,
+    PassState,
+    begin_state,
+)
+from gpumem.swap.facts.recompute_cost import MadeAgain, replayed
 from gpumem.swap.facts.union_find import join, root
-from gpumem.swap.plan.replay import FREE, Closure, ascending, chase, clear, is_there, marks
-from gpumem.trace import F64, I64, Bool
+from gpumem.swap.plan.replay import FREE, ascending, chase, clear, is_there
+from gpumem.trace import I64
 
-ACTIVE, WANTED, ENDS, BEGINS, RERUNS, STEPS = range(6)  # of `Rollout.counts`
-FAR = 2.0**61  # ns that nothing takes
-
-
-class DropRules(NamedTuple):
-    """By what a run decides."""
-
-    limit: int
-    half_powers: int  # of the time until a value is needed, by which its worth is divided: of its root, 0 to 2
-    children: float  # how much of what was dropped after it, and is made of it, counts to its time
-    factor: F64  # m: what each gap's time is multiplied by
-    reruns: int  # ops that run again at most,
-    steps: int  # and steps of the run
-
-
-class Facts(NamedTuple):
-    """What all runs through a trace share. m gaps, n ops."""
-
-    lasts: I64  # m: the last place at which a gap's value can be made again, whatever else is dropped; 0: none
-    own: I64  # m: ns of the ops that make it, all else being there
-    by_after: I64  # gaps, ascending
-    by_last: I64
-    reader_ptr: I64  # of each value the ops that read it
-    reader: I64
-    clock: I64  # n + 1: ns before each op
-
-    @classmethod
-    def of(cls, m: MadeAgain) -> Facts:
-        """Look at all gaps: O(accesses log accesses + what all chains have)."""
-        v, n = m.origins, len(m.duration)
-        row = [v.after(*access) for access in zip(m.buffer.tolist(), m.after.tolist())]
-        made = m.stop > m.first
-        through = np.append(_expiries(m), 0)[np.where(made, m.stop - 1, -1)]
-        fine = made & (v.left.why[np.array(row, np.int64)] == 0)
-        lasts = np.where(fine, np.minimum(m.before, through), 0)
-        lasts = np.where(lasts > m.after + 1, lasts, 0)
-        ns = np.concatenate([[0], np.cumsum(m.duration[v.writer])])
-        order = np.argsort(m.read_value, kind="stable")
-        ptr = np.searchsorted(m.read_value[order], np.arange(len(m.holder) + 1)).astype(np.int64)
-        return cls(
-            lasts,
-            ns[m.stop] - ns[m.first],
-            np.argsort(m.after, kind="stable"),
-            np.argsort(lasts, kind="stable"),
-            ptr,
-            np.repeat(np.arange(n), np.diff(v.read_ptr))[order],
-            np.concatenate([[0], np.cumsum(m.duration)]),
-        )
+CHAIN_NS, LOOKS = 3, 4  # indexes of `Closure.used`: ns of the marked ops; reads that were looked at
+FAR = 2.0**61  # ns, more than any recomputation takes: keeps the conversion to int64 below from overflowing
+NO_BOUND = 2**62  # ns: `chase` does not give up
 
 
 @jit
-def _expiries(m: MadeAgain) -> I64:
-    """Of each row of `writer` the last place at which the chain through it can run, whatever else is dropped.
-
-    A parameter that is updated ends what was made of it, since that cannot be made again behind the update. So no plan
-    drops it there: it is read where it is, as long as it lives.
-    """
-    v, n, row = m.origins, len(m.duration), 0
-    begins = np.zeros(len(v.writer) + 1, np.bool_)
-    for k in range(len(v.left.first)):
-        begins[v.left.first[k]] = True
-    through, order = np.full(len(v.writer), n), np.argsort(v.writer, kind="mergesort")
-    for x in range(n):
-        least = n
-        for k in range(v.read_ptr[x], v.read_ptr[x + 1]):
-            if v.found.why[k] != 0:
-                least = min(least, v.last[k])
-            elif v.found.stop[k] > v.found.first[k]:
-                least = min(least, max(v.last[k], through[v.found.stop[k] - 1]))
-        while row < len(order) and v.writer[order[row]] == x:
-            r = order[row]
-            through[r] = least if begins[r] or r == 0 else min(least, through[r - 1])
-            row += 1
-    return through
-
-
-class Rollout(NamedTuple):
-    """The state of a run. B buffers, v values."""
-
-    at: I64  # m: right before which op each gap's value is made again; 0: it is kept
-    held: I64  # 2 n: the load at each position, without scratch
-    absent: Bool  # B
-    until: I64  # B: as in `MadeAgain.costs`
-    kept: I64  # B: -1, as nothing is held beside its buffer
-    current: I64  # B: the gap that the run is in, -1 before the first
-    active: I64  # the gaps that it is in and that can be dropped: so many as `counts` says
-    where: I64  # m: where among those
-    least: F64  # m: ns that a value takes at least to be made again as things stand
-    reads: I64  # m: places whose reruns read it
-    gone: Bool  # v: it is dropped
-    up: I64  # v: dropped values that are made of one another: a forest of sets,
-    weight: I64  # v: and the ns of each
-    busy: I64  # B: the last place whose reruns read it on the device
-    wanted: I64  # what comes back at the place at hand: so many as `counts` says
-    marked: Closure
-    first: I64  # v: as `replayed` lends them
-    last: I64
-    scratch: Bool
-    counts: I64
-
-
-@inner
-def _begin(m: MadeAgain, until: I64) -> Rollout:
-    n, count, gaps, values = len(m.duration), len(m.size), len(m.buffer), len(m.holder)
-    return Rollout(
-        np.zeros(gaps, np.int64),
-        loads(m, np.zeros(gaps, np.int64), until),
-        np.zeros(count, np.bool_),
-        until,
-        np.full(count, -1),
-        np.full(count, -1),
-        np.zeros(gaps, np.int64),
-        np.full(gaps, -1),
-        np.zeros(gaps, np.float64),
-        np.zeros(gaps, np.int64),
-        np.zeros(values, np.bool_),
-        np.arange(values),
-        np.zeros(values, np.int64),
-        np.full(count, -1),
-        np.zeros(gaps, np.int64),
-        marks(np.zeros(n, np.bool_), len(m.origins.writer)),
-        np.full(values, -1),
-        np.full(values, -1),
-        np.ones(values, np.bool_),
-        np.zeros(6, np.int64),
-    )
-
-
-@jit
-def rollout(m: MadeAgain, f: Facts, rules: DropRules, until: I64) -> tuple[I64, bool, int]:
-    """Run through the trace: before which op each gap comes back (0: it is kept), whether it fits, and steps.
+def rollout(account: MadeAgain, facts: PassFacts, rules: DropRules, until: I64) -> tuple[I64, bool, int]:
+    """Go through the trace: before which op each gap's value is recomputed (0: it is kept), whether that fits, steps.
 
     `until`, int64[B]: until when a dead buffer is held, -1 where it is not.
     """
-    s = _begin(m, until)
-    for i in range(len(m.duration)):
-        _end(f, s, i)
-        if s.counts[WANTED] > 0 and not _return(m, f, rules, s, i):
-            return s.at, False, s.counts[STEPS] + s.marked.used[4]
-        while s.held[2 * i + 1] > rules.limit:
-            if not _drop_one(m, f, rules, s, i):
-                return s.at, False, s.counts[STEPS] + s.marked.used[4]
-        _enter(m, f, s, i)
-        if s.counts[STEPS] + s.marked.used[4] > rules.steps:
-            return s.at, False, s.counts[STEPS] + s.marked.used[4]
-    return s.at, True, s.counts[STEPS] + s.marked.used[4]
+    state, fits = begin_state(account, until), True
+    for op in range(len(account.duration)):
+        # Recompute what the op reads, drop values until the op fits, run it.
+        _leave_gaps(facts, state, op)
+        if state.counts[WANTED] > 0:
+            fits = _return(account, facts, rules, state, op=op)
+        while fits and state.live[2 * op + 1] > rules.limit:
+            fits = _drop_one(account, facts, rules, state, op=op)
+        _enter_gaps(account, facts, state, op)
+        if not fits or state.counts[STEPS] + state.marked.used[LOOKS] > rules.steps:
+            return state.at, False, state.counts[STEPS] + state.marked.used[LOOKS]
+    return state.at, True, state.counts[STEPS] + state.marked.used[LOOKS]
 
 
 @inner
-def _enter(m: MadeAgain, f: Facts, s: Rollout, i: int) -> None:
-    """Enter the gaps that begin behind op `i`."""
-    k = s.counts[BEGINS]
-    while k < len(f.by_after) and m.after[f.by_after[k]] == i:
-        g = f.by_after[k]
-        s.current[m.buffer[g]] = g
-        if f.lasts[g] > 0:
-            s.active[s.counts[ACTIVE]], s.where[g], s.least[g] = g, s.counts[ACTIVE], f.own[g] + 1.0
-            s.counts[ACTIVE] += 1
-        k += 1
-    s.counts[BEGINS] = k
+def _enter_gaps(account: MadeAgain, facts: PassFacts, state: PassState, op: int) -> None:
+    """Enter the gaps that begin behind op `op`; their values can be dropped from now on."""
+    begun = state.counts[BEGUN]
+    while begun < len(facts.by_after) and account.after[facts.by_after[begun]] == op:
+        gap = facts.by_after[begun]
+        state.current[account.buffer[gap]] = gap
+        if facts.lasts[gap] > 0:
+            state.active[state.counts[ACTIVE]], state.place[gap] = gap, state.counts[ACTIVE]
+            state.least_ns[gap] = facts.own_ns[gap] + 1.0
+            state.counts[ACTIVE] += 1
+        begun += 1
+    state.counts[BEGUN] = begun
 
 
 @inner
-def _end(f: Facts, s: Rollout, i: int) -> None:
-    """Leave the gaps that op `i` is the last place of; what is dropped there is wanted."""
-    s.counts[WANTED], k = 0, s.counts[ENDS]
-    while k < len(f.by_last) and f.lasts[f.by_last[k]] <= i:
-        g = f.by_last[k]
-        if s.at[g] == i and i > 0:
-            s.wanted[s.counts[WANTED]] = g
-            s.counts[WANTED] += 1
-        if s.where[g] >= 0:
-            s.counts[ACTIVE] -= 1
-            other = s.active[s.counts[ACTIVE]]
-            s.active[s.where[g]], s.where[other] = other, s.where[g]
-            s.where[g] = -1
-        k += 1
-    s.counts[ENDS] = k
+def _leave_gaps(facts: PassFacts, state: PassState, op: int) -> None:
+    """Leave the gaps whose values return before op `op` at the latest; what is dropped until there is wanted."""
+    state.counts[WANTED], ended = 0, state.counts[ENDED]
+    while ended < len(facts.by_last) and facts.lasts[facts.by_last[ended]] <= op:
+        gap = facts.by_last[ended]
+        if state.at[gap] == op and op > 0:
+            state.wanted[state.counts[WANTED]] = gap
+            state.counts[WANTED] += 1
+        if state.place[gap] >= 0:  # the last active gap takes its place
+            state.counts[ACTIVE] -= 1
+            moved = state.active[state.counts[ACTIVE]]
+            state.active[state.place[gap]], state.place[moved] = moved, state.place[gap]
+            state.place[gap] = -1
+        ended += 1
+    state.counts[ENDED] = ended
 
 
 @inner
-def _return(m: MadeAgain, f: Facts, rules: DropRules, s: Rollout, i: int) -> bool:
-    """Make again what is wanted right before op `i`, and keep what is made on the way; False where that cannot be."""
-    least = s.counts[WANTED]
-    extra, ops = _replay(m, s, i)
-    while extra < 0 or s.held[2 * i] + extra > rules.limit:
-        if extra < 0 or not _drop_one(m, f, rules, s, i):
+def _return(account: MadeAgain, facts: PassFacts, rules: DropRules, state: PassState, op: int) -> bool:
+    """Recompute the wanted values right before op `op`, and keep what is computed on the way; False: not possible."""
+    due = state.counts[WANTED]
+    extra, ops = _recompute(account, state, op)
+    while extra < 0 or state.live[2 * op] + extra > rules.limit:
+        if extra < 0 or not _drop_one(account, facts, rules, state, op=op):
             return False
-        extra, ops = _replay(m, s, i)
-    if _stay(m, rules, s, i, ops):
-        extra, ops = _replay(m, s, i)
-        while s.counts[WANTED] > least and (extra < 0 or s.held[2 * i] + extra > rules.limit):
-            _leave(m, f, s, i, (s.counts[WANTED] - least + 1) // 2)
-            extra, ops = _replay(m, s, i)
-    s.counts[RERUNS] += len(ops)
-    _settle(m, f, s, i, ops)
-    return bool(s.counts[RERUNS] <= rules.reruns)
+        extra, ops = _recompute(account, state, op)
+    if _keep_on_the_way(account, rules, state, op=op, ops=ops):
+        extra, ops = _recompute(account, state, op)
+        # With them the scratch may exceed the limit. Half of them are left out at a time (not tuned): each try follows
+        # the whole closure, and there may be thousands.
+        while state.counts[WANTED] > due and (extra < 0 or state.live[2 * op] + extra > rules.limit):
+            _leave_out(account, facts, state, op, count=(state.counts[WANTED] - due + 1) // 2)
+            extra, ops = _recompute(account, state, op)
+    state.counts[RECOMPUTED] += len(ops)
+    _commit_return(account, facts, state, op=op, ops=ops)
+    return bool(state.counts[RECOMPUTED] <= rules.recomputed)
 
 
 @inner
-def _replay(m: MadeAgain, s: Rollout, i: int) -> tuple[int, I64]:
-    """The bytes beside the load that making the wanted values takes, -1 where they cannot be made; and the ops."""
-    v, wanted = m.origins, s.wanted[: s.counts[WANTED]]
-    clear(s.marked)
-    there = s.absent, s.until, s.kept
-    stuck, _ = chase(v, m.first[wanted], m.stop[wanted], i, i, *there, s.marked, m.duration, 2**62)
-    ops = ascending(s.marked)
+def _recompute(account: MadeAgain, state: PassState, op: int) -> tuple[int, I64]:
+    """The bytes beside the live bytes that recomputing the wanted values takes, -1 if they cannot be; and the ops."""
+    origins, wanted = account.origins, state.wanted[: state.counts[WANTED]]
+    clear(state.marked)
+    present = state.absent, state.until, state.kept
+    first, stop = account.first[wanted], account.stop[wanted]
+    stuck, _ = chase(origins, first, stop, op, op, *present, state.marked, account.duration, NO_BOUND)
+    ops = ascending(state.marked)
     if stuck != FREE:
         return -1, ops
-    s.counts[STEPS] += len(ops)
-    for x in ops:
-        for k in range(v.read_ptr[x], v.read_ptr[x + 1]):
-            if is_there(i, v.last[k], v.dies[k], s.absent[v.read[k]], s.until[v.read[k]]):
-                s.busy[v.read[k]] = i
-    extra, _ = replayed(m, m.size, m.duration, m.value[wanted], i, *there, ops, s.first, s.last, s.scratch)
+    state.counts[STEPS] += len(ops)
+    for made in ops:
+        for row in range(origins.read_ptr[made], origins.read_ptr[made + 1]):
+            buffer = origins.read[row]
+            if is_there(op, origins.last[row], origins.dies[row], state.absent[buffer], state.until[buffer]):
+                state.read_at[buffer] = op
+    stay, lent = account.value[wanted], (state.first, state.last, state.scratch)
+    extra, _ = replayed(account, account.size, account.duration, stay, op, *present, ops, *lent)
     return max(extra, 0), ops
 
 
 @inner
-def _stay(m: MadeAgain, rules: DropRules, s: Rollout, i: int, ops: I64) -> bool:
-    """Let dropped values come back that `ops` make on the way, where there is room beside op `i`; whether any does.
+def _keep_on_the_way(account: MadeAgain, rules: DropRules, state: PassState, op: int, ops: I64) -> bool:
+    """Let dropped values return that `ops` compute on the way, if they fit beside op `op`; whether any does.
 
-    The last ones first: backward they are needed first, so that their room is free again for those before them.
+    The last ones first: the backward pass reads them first, so that their bytes are free for those before them.
     """
-    v, some = m.origins, False
-    for x in ops[::-1]:
-        for k in range(v.write_ptr[x], v.write_ptr[x + 1]):
-            g, size = s.current[v.write[k]], m.size[v.write[k]]
-            if g < 0 or s.at[g] <= i or m.value[g] != m.write_value[k]:
+    origins, any_stays = account.origins, False
+    for made in ops[::-1]:
+        for row in range(origins.write_ptr[made], origins.write_ptr[made + 1]):
+            gap, size = state.current[origins.write[row]], account.size[origins.write[row]]
+            # Not in a gap, not dropped beyond this op, or of another version of the buffer.
+            if gap < 0 or state.at[gap] <= op or account.value[gap] != account.write_value[row]:
                 continue
-            if max(s.held[2 * i], s.held[2 * i + 1]) + size <= rules.limit:
-                s.counts[STEPS] += 2 * (s.at[g] - i)
-                s.held[2 * i : 2 * s.at[g]] += size
-                s.at[g], some = i, True
-                s.wanted[s.counts[WANTED]] = g
-                s.counts[WANTED] += 1
-    return some
+            if max(state.live[2 * op], state.live[2 * op + 1]) + size <= rules.limit:
+                state.counts[STEPS] += 2 * (state.at[gap] - op)
+                state.live[2 * op : 2 * state.at[gap]] += size
+                state.at[gap], any_stays = op, True
+                state.wanted[state.counts[WANTED]] = gap
+                state.counts[WANTED] += 1
+    return any_stays
 
 
 @inner
-def _leave(m: MadeAgain, f: Facts, s: Rollout, i: int, count: int) -> None:
-    """Let the last so many of those that came back with the others not come back here."""
+def _leave_out(account: MadeAgain, facts: PassFacts, state: PassState, op: int, count: int) -> None:
+    """Take back the last `count` values that were to return with the others before op `op`."""
     for _ in range(count):
-        s.counts[WANTED] -= 1
-        g = s.wanted[s.counts[WANTED]]
-        s.at[g] = f.lasts[g]
-        s.held[2 * i : 2 * s.at[g]] -= m.size[m.buffer[g]]
+        state.counts[WANTED] -= 1
+        gap = state.wanted[state.counts[WANTED]]
+        state.at[gap] = facts.lasts[gap]
+        state.live[2 * op : 2 * state.at[gap]] -= account.size[account.buffer[gap]]
 
 
 @inner
-def _settle(m: MadeAgain, f: Facts, s: Rollout, i: int, ops: I64) -> None:
-    """The wanted values are there; what others take to be made again may be less."""
-    v = m.origins
-    for g in s.wanted[: s.counts[WANTED]]:
-        s.absent[m.buffer[g]] = s.gone[m.value[g]] = False
-        s.weight[root(s.up, m.value[g])] -= f.own[g]
-    for x in ops:
-        for k in range(v.read_ptr[x], v.read_ptr[x + 1]):
-            if s.busy[v.read[k]] == i and s.current[v.read[k]] >= 0:
-                s.reads[s.current[v.read[k]]] += 1
-    for g in s.active[: s.counts[ACTIVE]]:
-        s.least[g] = f.own[g] + 1.0
+def _commit_return(account: MadeAgain, facts: PassFacts, state: PassState, op: int, ops: I64) -> None:
+    """The wanted values are on the device; others may now be cheaper to recompute, so their bounds are reset."""
+    origins = account.origins
+    for gap in state.wanted[: state.counts[WANTED]]:
+        state.absent[account.buffer[gap]] = state.dropped[account.value[gap]] = False
+        state.set_ns[root(state.parent, account.value[gap])] -= facts.own_ns[gap]
+    for made in ops:
+        for row in range(origins.read_ptr[made], origins.read_ptr[made + 1]):
+            buffer = origins.read[row]
+            if state.read_at[buffer] == op and state.current[buffer] >= 0:
+                state.reads[state.current[buffer]] += 1
+    for gap in state.active[: state.counts[ACTIVE]]:
+        state.least_ns[gap] = facts.own_ns[gap] + 1.0
 
 
 @inner
-def _drop_one(m: MadeAgain, f: Facts, rules: DropRules, s: Rollout, i: int) -> bool:
-    """Drop what is worth least to keep over op `i`; False where there is nothing.
+def _drop_one(account: MadeAgain, facts: PassFacts, rules: DropRules, state: PassState, op: int) -> bool:
+    """Drop the value that is worth least to keep over op `op`; False where none can be dropped.
 
-    What a value takes is at least what it took when that was looked at last, since only drops came in between: the
-    first one that is still the least when it is looked at again is the least of all.
+    A lazy evaluation that misses nothing: between two evaluations of a value only drops happen (`_commit_return` resets
+    the bounds), and a drop makes no recomputation cheaper. So `least_ns` is a lower bound, and the first value that is
+    still the cheapest after its evaluation is the cheapest of all.
     """
-    clock, size, buffer, after, lasts = f.clock, m.size, m.buffer, m.after, f.lasts
-    at, absent, busy, least, reads, factor = s.at, s.absent, s.busy, s.least, s.reads, rules.factor
+    # Columns by name: looked up in the records at every use, the loop takes many times as long.
+    clock, lasts, size, buffer, after = facts.clock, facts.lasts, account.size, account.buffer, account.after
+    at, absent, read_at, least_ns, reads = state.at, state.absent, state.read_at, state.least_ns, state.reads
+    factor, half_powers = rules.factor, rules.half_powers
     while True:
-        low, second, chosen, unit = np.inf, np.inf, -1, 1.0
-        s.counts[STEPS] += s.counts[ACTIVE]
-        for g in s.active[: s.counts[ACTIVE]]:
-            b = buffer[g]
-            if absent[b] or busy[b] == i or after[g] >= i or lasts[g] <= i or at[g] >= i:
+        lowest, second, victim, unit = np.inf, np.inf, -1, 1.0
+        state.counts[STEPS] += state.counts[ACTIVE]
+        for gap in state.active[: state.counts[ACTIVE]]:
+            owner = buffer[gap]
+            # Off the device, read or brought back by this op's recomputations, or read by the op or the one before.
+            if absent[owner] or read_at[owner] == op or after[gap] >= op or lasts[gap] <= op or at[gap] >= op:
                 continue
-            away = clock[lasts[g]] - clock[i] + 1.0
-            away = 1.0 if rules.half_powers == 0 else np.sqrt(away) if rules.half_powers == 1 else away
-            per = factor[g] * (1.0 + reads[g]) / (size[b] * away)
-            worth = least[g] * per
-            if worth < low:
-                low, second, chosen, unit = worth, low, g, per
+            idle = clock[lasts[gap]] - clock[op] + 1.0
+            idle = 1.0 if half_powers == 0 else np.sqrt(idle) if half_powers == 1 else idle
+            per_ns = factor[gap] * (1.0 + reads[gap]) / (size[owner] * idle)
+            worth = least_ns[gap] * per_ns
+            if worth < lowest:
+                lowest, second, victim, unit = worth, lowest, gap, per_ns
             elif worth < second:
                 second = worth
-        if chosen < 0:
+        if victim < 0:
             return False
-        ns = _takes(m, f, rules, s, i, chosen, second / unit)
+        ns = _recompute_ns(account, facts, rules, state, op=op, gap=victim, most=second / unit)
         if ns * unit <= second:
-            _drop(m, f, s, chosen)
+            _drop(account, facts, state, victim)
             return True
-        s.least[chosen] = max(least[chosen], ns)
+        least_ns[victim] = max(least_ns[victim], ns)
 
 
 @inner
-def _takes(m: MadeAgain, f: Facts, rules: DropRules, s: Rollout, i: int, g: int, most: float) -> float:
-    """The ns of making a value again as things are, and a part of what hangs on it; not followed far above `most`."""
-    v, b, seen, ns = m.origins, m.buffer[g], -1, 1.0
-    for k in range(f.reader_ptr[m.value[g]], f.reader_ptr[m.value[g] + 1]):
-        for j in range(v.write_ptr[f.reader[k]], v.write_ptr[f.reader[k] + 1]):
-            if s.gone[m.write_value[j]]:
-                mine = root(s.up, m.write_value[j])
-                if mine != seen:  # most readers of a value are in one set
-                    ns += rules.children * max(s.weight[mine], 0)
-                seen = mine
-    clear(s.marked)
-    s.absent[b] = True
-    far = int(min(max(most - ns, 0.0), FAR)) + 1
-    chase(v, m.first[g : g + 1], m.stop[g : g + 1], i, i, s.absent, s.until, s.kept, s.marked, m.duration, far)
-    s.absent[b] = False
-    return float(ns + s.marked.used[3])
+def _recompute_ns(  # noqa: PLR0917  compiled: a record of these records takes more than twice as long to pass
+    account: MadeAgain, facts: PassFacts, rules: DropRules, state: PassState, op: int, gap: int, most: float
+) -> float:
+    """The ns of recomputing a value as things stand, and `children` of the dropped values that are computed from it.
+
+    Chains are not followed far above `most` ns: by then the value is not the cheapest any more.
+    """
+    origins, buffer, value, counted, ns = account.origins, account.buffer[gap], account.value[gap], -1, 1.0
+    for entry in range(facts.reader_ptr[value], facts.reader_ptr[value + 1]):
+        reader = facts.reader[entry]
+        for row in range(origins.write_ptr[reader], origins.write_ptr[reader + 1]):
+            if state.dropped[account.write_value[row]]:
+                top = root(state.parent, account.write_value[row])
+                if top != counted:  # most readers of a value are in one set, which counts once
+                    ns += rules.children * max(state.set_ns[top], 0)
+                counted = top
+    clear(state.marked)
+    state.absent[buffer] = True
+    bound = int(min(max(most - ns, 0.0), FAR)) + 1
+    present, duration = (state.absent, state.until, state.kept), account.duration
+    first, stop = account.first[gap : gap + 1], account.stop[gap : gap + 1]
+    chase(origins, first, stop, op, op, *present, state.marked, duration, bound)
+    state.absent[buffer] = False
+    return float(ns + state.marked.used[CHAIN_NS])
 
 
 @inner
-def _drop(m: MadeAgain, f: Facts, s: Rollout, g: int) -> None:
-    """Drop a value from its last access on, until its next one."""
-    v, b, value = m.origins, m.buffer[g], m.value[g]
-    start = 2 * m.after[g] + 2 if s.at[g] == 0 else 2 * s.at[g]
-    s.at[g] = f.lasts[g]
-    s.held[start : 2 * s.at[g]] -= m.size[b]
-    s.counts[STEPS] += 2 * s.at[g] - start
-    s.absent[b] = s.gone[value] = True
-    s.up[value], s.weight[value] = value, f.own[g]
-    for r in range(m.first[g], m.stop[g]):
-        for k in range(v.read_ptr[v.writer[r]], v.read_ptr[v.writer[r] + 1]):
-            _join(s, value, m.read_value[k])
-    for k in range(f.reader_ptr[value], f.reader_ptr[value + 1]):
-        for j in range(v.write_ptr[f.reader[k]], v.write_ptr[f.reader[k] + 1]):
-            _join(s, value, m.write_value[j])
+def _drop(account: MadeAgain, facts: PassFacts, state: PassState, gap: int) -> None:
+    """Drop a value from its last access on until it returns as late as it can, and join it with dropped neighbours."""
+    origins, buffer, value = account.origins, account.buffer[gap], account.value[gap]
+    start = 2 * account.after[gap] + 2 if state.at[gap] == 0 else 2 * state.at[gap]
+    state.at[gap] = facts.lasts[gap]
+    state.live[start : 2 * state.at[gap]] -= account.size[buffer]
+    state.counts[STEPS] += 2 * state.at[gap] - start
+    state.absent[buffer] = state.dropped[value] = True
+    state.parent[value], state.set_ns[value] = value, facts.own_ns[gap]
+    for link in range(account.first[gap], account.stop[gap]):
+        writer = origins.writer[link]
+        for row in range(origins.read_ptr[writer], origins.read_ptr[writer + 1]):
+            _join(state, value, account.read_value[row])
+    for entry in range(facts.reader_ptr[value], facts.reader_ptr[value + 1]):
+        reader = facts.reader[entry]
+        for row in range(origins.write_ptr[reader], origins.write_ptr[reader + 1]):
+            _join(state, value, account.write_value[row])
 
 
 @inner
-def _join(s: Rollout, value: int, other: int) -> None:
+def _join(state: PassState, value: int, other: int) -> None:
     """Make one set of those of two values, if the other one is dropped as well."""
-    if s.gone[other]:
-        join(s.up, s.weight, other, value)
+    if state.dropped[other]:
+        join(state.parent, state.set_ns, other, value)

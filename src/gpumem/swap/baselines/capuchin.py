@@ -4,7 +4,7 @@ Time goes to the right; FT is the free time that is left when both copies are hi
 
     compute  [evicted-access]------------------------------------[back-access]
     copies                   [swap out]<------- FT ------>[swap in]
-                                                          ^ in-trigger; earlier by 5 % of the swap where it came late
+                                                          ^ in-trigger; earlier by 5 % of the swap if it came late
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import COPY, Timeline
-from gpumem.swap.baselines.capuchin_policy import AccessPattern, Choice, select
+from gpumem.swap.baselines.capuchin_policy import AccessPattern, CapuchinPolicy, Choice, select
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.options import option
@@ -31,14 +31,14 @@ from gpumem.swap.plan.replay import replays
 from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import F64, I64, Csr, Trace
 
-STEP = 0.05  # of a copy-in's time, by which a late one is triggered earlier
-WAYS = ((True, False), (True, True), (False, False))  # recompute? with what was dropped for longer made anew?
+# Share of a copy-in's time by which a late one is triggered earlier: the paper's (section 4.4).
+STEP = 0.05
 
 
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capuchin(PlannerRecord):
-    """The planner `capuchin`, which says what its options are."""
+    """The planner `capuchin` and its options."""
 
     recompute: bool = True
     queue: bool = False
@@ -68,7 +68,7 @@ def capuchin(
         Whether to recompute as well; without, swap only.
     queue : bool
         Not in the paper: let a swap cost, instead of -FT, what it adds to the lateness of the chosen copies, one behind
-        the other, out before the load exceeds the limit and in after it. Then the link fills up, and
+        the other, out before the live bytes exceed the limit and in after that. Then the link fills up, and
         recomputation takes over.
     feedback : int
         Simulated iterations at most after which in-triggers move.
@@ -88,9 +88,9 @@ def capuchin(
     within one iteration that straddle an op above the limit. Departures: the access pattern is that of the
     simulated iteration without a limit, where the paper's passive mode subtracts its own stalls; a candidate that
     helps no op above the limit at its turn is passed over, and so is a recomputation whose scratch makes a peak as
-    high; in-trigger and release move only as far as the load stays within the limit. What a recomputation starts from
-    and was dropped as well comes back with it and stays (the paper's collective recomputation), or is made anew in
-    scratch each time, as algorithm 2 counts it, or all is swapped: of what gets to the limit, the quickest.
+    high; in-trigger and release move only as far as the live bytes stay within the limit. What a recomputation starts
+    from and was dropped as well comes back with it and stays (the paper's collective recomputation), or is recomputed
+    in scratch each time, as algorithm 2 counts it, or all is swapped: of what reaches the limit, the quickest.
 
     Examples
     --------
@@ -108,128 +108,139 @@ def capuchin(
         return Plan.of(trace)
     if work.over():
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
-    c = AccessPattern.of(trace, machine, limit, threshold)
-    choice = _choose(c, limit, recompute, queue)
-    return _with_feedback(c, choice, limit, feedback)
+    pattern = AccessPattern.of(trace, machine, limit, threshold)
+    choice = _choose(pattern, limit, recompute=recompute, queue=queue)
+    return _with_feedback(pattern, choice, limit, feedback)
 
 
-def _choose(c: AccessPattern, limit: int, recompute: bool, queue: bool) -> Choice:
-    """Of the ways that get to the limit, that with the shortest iteration, as it is without feedback."""
-    reached, found = c.trace.peak_load, list[Choice]()
-    for again, anew in WAYS if recompute else WAYS[-1:]:
-        load, choice = _lowered(c, limit, again, anew, queue)
-        reached = min(reached, load)
-        found += [choice] if choice else []
-        if found and (work.over() or not found[0].recomputes):
+def _choose(pattern: AccessPattern, limit: int, *, recompute: bool, queue: bool) -> Choice:
+    """Of the policies that reach the limit, the choice with the shortest iteration, as it is without feedback."""
+    swap_only = CapuchinPolicy(recompute=False, in_scratch=False, queue=queue)
+    both = [CapuchinPolicy(recompute=True, in_scratch=in_scratch, queue=queue) for in_scratch in (False, True)]
+    reached, choices = pattern.trace.peak_load, list[Choice]()
+    for policy in [*both, swap_only] if recompute else [swap_only]:
+        peak, choice = _reach(pattern, limit, policy)
+        reached = min(reached, peak)
+        choices += [choice] if choice else []
+        # Without recomputations the other policies would choose the same.
+        if choices and (work.over() or not choices[0].recomputes):
             break
-    if not found:
+    if not choices:
         raise NotReached(reached, limit, hint=work.hint("a smaller threshold has more candidates"))
-    return min(found, key=lambda choice: _makespan(c, choice, limit)) if len(found) > 1 else found[0]
+    return min(choices, key=lambda choice: _makespan(pattern, choice, limit)) if len(choices) > 1 else choices[0]
 
 
-def _lowered(c: AccessPattern, limit: int, again: bool, anew: bool, queue: bool) -> tuple[int, Choice | None]:
-    """Take candidates until the load fits, with what recomputation holds on the way; return the load, None above it."""
-    target, lowest = limit, c.trace.peak_load
+def _reach(pattern: AccessPattern, limit: int, policy: CapuchinPolicy) -> tuple[int, Choice | None]:
+    """Take candidates until the peak fits, with what recomputation holds on the way; return it, and None if above it.
+
+    `select` does not know what recomputations hold, so it is asked for so much less as the peak was too high.
+    """
+    target, lowest = limit, pattern.trace.peak_load
     while target > 0 and not work.over():
-        choice = select(c, target, again, anew, queue)
-        load = _tight(c, choice, _due(c, choice), limit).peak
-        if load <= limit:
-            return load, choice
-        if load >= lowest:  # asking for more did not help
+        choice = select(pattern, target, policy)
+        peak = _lowest_live(pattern, choice, _due(pattern, choice), limit).peak
+        if peak <= limit:
+            return peak, choice
+        if peak >= lowest:  # asking for more did not help
             break
-        lowest, target = load, target - (load - limit)
+        lowest, target = peak, target - (peak - limit)
     return lowest, None
 
 
-def _makespan(c: AccessPattern, choice: Choice, limit: int) -> int:
+def _makespan(pattern: AccessPattern, choice: Choice, limit: int) -> int:
     """How long an iteration takes, with each copy-in triggered as late as it can hide."""
-    due = _due(c, choice)
-    plan = _schedule(c, choice, due, _tight(c, choice, due, limit), c.in_ns.astype(np.float64))
-    return simulate(plan.apply(c.trace), c.machine, capacity=limit).makespan
+    due = _due(pattern, choice)
+    live = _lowest_live(pattern, choice, due, limit)
+    plan = _schedule(pattern, choice, due, live, pattern.in_ns.astype(np.float64))
+    return simulate(plan.apply(pattern.trace), pattern.machine, capacity=limit).makespan
 
 
-def _due(c: AccessPattern, choice: Choice) -> dict[int, int]:
-    """Before which op each gap ends: its back-access, or earlier where a recomputation starts from it."""
-    g = c.found.gaps
-    due = {k: int(g.before[k]) for k in [*choice.swaps, *choice.recomputes]}
-    by_buffer = Csr.grouped(g.buffer[list(due)], np.array(list(due), np.int64), len(c.trace.buffers)).tolist()
-    again, work = set(choice.recomputes), list(choice.recomputes)
-    device = c.with_plan(c.drop(k) for k in again) if choice.anew else c.device
-    while work:
-        k = work.pop()
-        (made,) = replays(device, [c.drop(k, due[k])])
-        for j in (j for b in made.sources for j in by_buffer[b]):
-            if g.after[j] < due[k] < due[j]:
-                due[j] = due[k]
-                work += [j] if j in again else []
+def _due(pattern: AccessPattern, choice: Choice) -> dict[int, int]:
+    """Before which op each row's gap ends: its back-access, or earlier where a recomputation starts from it."""
+    spans, trace = pattern.values.gaps, pattern.trace
+    due = {row: int(spans.before[row]) for row in [*choice.swaps, *choice.recomputes]}
+    rows = np.array(list(due), np.int64)
+    by_buffer = Csr.grouped(spans.buffer[rows], rows, len(trace.buffers)).tolist()
+    recomputed, pending = set(choice.recomputes), list(choice.recomputes)
+    in_scratch = choice.policy.in_scratch
+    device = pattern.with_plan(pattern.drop(row) for row in recomputed) if in_scratch else pattern.device
+    while pending:
+        row = pending.pop()
+        (replayed,) = replays(device, [pattern.drop(row, due[row])])
+        for source in (source for buffer in replayed.sources for source in by_buffer[buffer]):
+            if spans.after[source] < due[row] < due[source]:
+                due[source] = due[row]
+                pending += [source] if source in recomputed else []
     return due
 
 
-def _tight(c: AccessPattern, choice: Choice, due: dict[int, int], limit: int) -> LiveBytes:
-    """What is held with each gap absent as long as can be, and with what reruns need beside."""
-    g, rows = c.found.gaps, list(due)
-    room = LiveBytes.of(c.trace, limit, (g.after[rows] + 1, np.array([*due.values()], np.int64), c.size[rows]))
-    drops = [c.drop(k, due[k]) for k in choice.recomputes]
-    away = [
-        Swap(int(g.buffer[k]), int(g.after[k]), int(g.before[k]), int(g.after[k]) + 1, due[k]) for k in choice.swaps
-    ]
-    for made in replays(c.with_plan([*away, *drops]), drops):
-        room.need(made.place, beside(made, c.trace.buffers.size))
-    return room
+def _lowest_live(pattern: AccessPattern, choice: Choice, due: dict[int, int], limit: int) -> LiveBytes:
+    """The live bytes with each gap off the device as long as can be, and with the scratch of recomputations."""
+    spans, rows = pattern.values.gaps, list(due)
+    release = spans.after[rows] + 1
+    live = LiveBytes.of(pattern.trace, limit, (release, np.array([*due.values()], np.int64), pattern.size[rows]))
+    drops = [pattern.drop(row, due[row]) for row in choice.recomputes]
+    swaps = [pattern.swap(row, due[row]) for row in choice.swaps]
+    for replayed in replays(pattern.with_plan([*swaps, *drops]), drops):
+        live.need(replayed.place, beside(replayed, pattern.trace.buffers.size))
+    return live
 
 
-def _schedule(c: AccessPattern, choice: Choice, due: dict[int, int], room: LiveBytes, lead: F64) -> Plan:
-    """Give memory back when the copy-out has ended, trigger each copy-in `lead` ns before it is due."""
-    g, times = c.found.gaps, Times.of(c.line)
-    outs, release = sorted(choice.swaps, key=lambda k: (int(c.line.end[g.after[k]]), k)), {}
-    for k, begins in zip(outs, times.begins(queued(c.line.end[g.after[outs]], c.out_ns[outs])).tolist()):
-        until = min(begins, due[k])
-        release[k] = room.hold(int(g.after[k]) + 1, max(until, int(g.after[k]) + 1), int(c.size[k]))
-    swaps = sorted(choice.swaps, key=lambda k: (due[k], k))
-    triggers = times.started(times.start[[due[k] for k in swaps]] - lead[swaps]).tolist()
+def _schedule(pattern: AccessPattern, choice: Choice, due: dict[int, int], live: LiveBytes, lead: F64) -> Plan:
+    """Release memory when the copy-out has ended, trigger each copy-in `lead` ns before it is due."""
+    spans, times, line = pattern.values.gaps, Times.of(pattern.line), pattern.line
+    outs, release = sorted(choice.swaps, key=lambda row: (int(line.end[spans.after[row]]), row)), {}
+    copied = queued(line.end[spans.after[outs]], pattern.out_ns[outs])
+    for row, ends in zip(outs, times.begins(copied).tolist()):
+        first = int(spans.after[row]) + 1
+        release[row] = live.hold(first, max(min(ends, due[row]), first), int(pattern.size[row]))
+    swaps = sorted(choice.swaps, key=lambda row: (due[row], row))
+    triggers = times.started(times.start[[due[row] for row in swaps]] - lead[swaps]).tolist()
     prefetch = []
-    for k, wanted in zip(swaps, triggers):
-        prefetch.append(room.fetch(min(max(wanted, release[k]), due[k]), due[k], int(c.size[k])))
-    chosen = g.where(np.array(swaps, np.int64))
-    decisions: list[Decision] = [*Swap.each(chosen, np.array([release[k] for k in swaps]), np.array(prefetch))]
-    decisions += [c.drop(k, due[k]) for k in sorted(choice.recomputes, key=lambda k: (int(c.found.op[k]), k))]
-    return Plan.of(c.trace, decisions)
+    for row, trigger in zip(swaps, triggers):
+        earliest = min(max(trigger, release[row]), due[row])
+        prefetch.append(live.fetch(earliest, due[row], int(pattern.size[row])))
+    chosen = spans.where(np.array(swaps, np.int64))
+    decisions: list[Decision] = [*Swap.each(chosen, np.array([release[row] for row in swaps]), np.array(prefetch))]
+    recomputed = sorted(choice.recomputes, key=lambda row: (int(pattern.values.op[row]), row))
+    decisions += [pattern.drop(row, due[row]) for row in recomputed]
+    return Plan.of(pattern.trace, decisions)
 
 
-def _with_feedback(c: AccessPattern, choice: Choice, limit: int, turns: int) -> Plan:
-    """Run the plan, trigger the copies that came late 5 % of their time earlier, and repeat (section 4.4)."""
-    due, lead = _due(c, choice), c.in_ns.astype(np.float64)
-    room = _tight(c, choice, due, limit)
+def _with_feedback(pattern: AccessPattern, choice: Choice, limit: int, turns: int) -> Plan:
+    """Simulate the plan, trigger the copies that came late 5 % of their time earlier, and repeat (section 4.4)."""
+    due, lead = _due(pattern, choice), pattern.in_ns.astype(np.float64)
+    live = _lowest_live(pattern, choice, due, limit)
     best: tuple[int, Plan] | None = None
     last, late = Plan(), np.zeros(0, np.int64)
     for _ in range(turns + 1):
-        plan = _schedule(c, choice, due, room.copy(), lead)
+        plan = _schedule(pattern, choice, due, live.copy(), lead)
         if plan != last:
-            done = plan.carried(c.trace)
-            line = simulate(done.trace, c.machine, capacity=limit)
+            done = plan.carried(pattern.trace)
+            line = simulate(done.trace, pattern.machine, capacity=limit)
             if best is None or line.makespan < best[0]:
                 best = line.makespan, plan
-            last, late = plan, _late(c, plan, done, line)
+            last, late = plan, _late(pattern, plan, done, line)
         if not len(late) or work.over():
             break
-        lead[late] += STEP * c.in_ns[late]
+        lead[late] += STEP * pattern.in_ns[late]
     assert best is not None
-    _settle(c, choice.host, best[1])
+    _release_unused_host(pattern, choice.host, best[1])
     return best[1]
 
 
-def _settle(c: AccessPattern, host: Pinned, plan: Plan) -> None:
+def _release_unused_host(pattern: AccessPattern, host: Pinned, plan: Plan) -> None:
     """Let the host hold what the plan needs, no longer the most that it might."""
-    drops = [d for d in plan.decisions if isinstance(d, Recompute)]
-    kept = host.keep(states(c.trace, replays(c.with_plan([*plan.swaps, *drops]), drops)))
+    drops = [decision for decision in plan.decisions if isinstance(decision, Recompute)]
+    kept = host.keep(states(pattern.trace, replays(pattern.with_plan([*plan.swaps, *drops]), drops)))
     assert kept, plan
     host.settle(plan.swaps)
 
 
-def _late(c: AccessPattern, plan: Plan, done: Carried, line: Timeline) -> I64:
-    """The gaps whose copy-in some op waited for to its end."""
-    row = c.found.gaps.rows(c.trace.n)
+def _late(pattern: AccessPattern, plan: Plan, done: Carried, line: Timeline) -> I64:
+    """The rows whose copy-in some op waited for to its end."""
+    row = pattern.values.gaps.rows(pattern.trace.n)
     waited = line.start[(line.cause == COPY) & (line.wait > 0)]
     late = np.isin(line.end[done.back], waited).tolist()
-    swaps = (d for d, came_late in zip(plan.decisions, late) if came_late and isinstance(d, Swap))
-    return np.array([row[d.buffer, d.after] for d in swaps], np.int64)
+    swaps = (swap for swap, came_late in zip(plan.decisions, late) if came_late and isinstance(swap, Swap))
+    return np.array([row[swap.buffer, swap.after] for swap in swaps], np.int64)

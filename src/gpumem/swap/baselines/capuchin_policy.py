@@ -1,9 +1,10 @@
-"""Capuchin's hybrid policy (algorithm 1): what hides its copies is swapped first, then whatever costs less goes."""
+"""Capuchin's hybrid policy (algorithm 1): swap what hides its copies, then swap or recompute whatever costs less."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,159 +37,211 @@ class Chains:
     time: dict[int, int]
     extra: dict[int, int]
     left: list[int]
-    starters: dict[int, set[int]]  # who starts from each
+    dependents: dict[int, set[int]]  # candidates whose recomputation starts from each
     dropped: dict[int, int]  # how many of these are dropped
     taken: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, trace: Trace, found: Recomputable, rows: list[int]) -> Chains:
+    def of(cls, trace: Trace, values: Recomputable, rows: list[int]) -> Chains:
         """Start with every value on the device: a recomputation takes the time of its closure."""
-        g, mine = found.gaps, [k for k in rows if found.ok[k]]
-        by_buffer = Csr.grouped(g.buffer[mine], np.array(mine, np.int64), len(trace.buffers)).tolist()
+        spans, candidates = values.gaps, [row for row in rows if values.ok[row]]
+        buffers = spans.buffer[candidates]
+        by_buffer = Csr.grouped(buffers, np.array(candidates, np.int64), len(trace.buffers)).tolist()
         sources = {}
-        for k in mine:
-            inputs = (j for b in found.sources[k].tolist() for j in by_buffer[b])
-            sources[k] = {j for j in inputs if g.after[j] < g.before[k] <= g.before[j]}
-        size = {k: int(g.size[k]) for k in mine}
-        starters: dict[int, set[int]] = {k: set() for k in mine}
-        for k in mine:
-            for j in sources[k]:
-                starters[j].add(k)
-        time, zeros = {k: int(found.cost_ns[k]) for k in mine}, dict.fromkeys(mine, 0)
-        return cls(size, sources, time, dict(zeros), mine, starters, zeros)
+        for row in candidates:
+            inputs = (source for buffer in values.sources[row].tolist() for source in by_buffer[buffer])
+            before = spans.before[row]
+            sources[row] = {source for source in inputs if spans.after[source] < before <= spans.before[source]}
+        dependents: dict[int, set[int]] = {row: set() for row in candidates}
+        for row in candidates:
+            for source in sources[row]:
+                dependents[source].add(row)
+        zeros = dict.fromkeys(candidates, 0)
+        return cls(
+            size={row: int(spans.size[row]) for row in candidates},
+            sources=sources,
+            time={row: int(values.cost_ns[row]) for row in candidates},
+            extra=dict(zeros),
+            left=candidates,
+            dependents=dependents,
+            dropped=zeros,
+        )
 
-    def overhead(self, k: int) -> int:
-        """Nanoseconds that dropping candidate `k` costs, given what is dropped already."""
-        return self.time[k] + self.extra[k]
+    def overhead(self, row: int) -> int:
+        """Nanoseconds that dropping candidate `row` costs, given what is dropped already."""
+        return self.time[row] + self.extra[row]
 
     def best(self) -> int:
         """Return the candidate that saves most bytes per nanosecond (MSPS), -1 where none is left."""
-        return max(self.left, key=lambda k: self.size[k] / max(self.overhead(k), 1), default=-1)
+        return max(self.left, key=lambda row: self.size[row] / max(self.overhead(row), 1), default=-1)
 
-    def discard(self, k: int) -> None:
-        """Candidate `k` is not to be recomputed: it stays, or it is swapped."""
-        if k in self.sources and k in self.left:
-            self.left.remove(k)
+    def discard(self, row: int) -> None:
+        """Candidate `row` is not to be recomputed: it stays, or it is swapped."""
+        if row in self.sources and row in self.left:
+            self.left.remove(row)
 
-    def take(self, k: int) -> None:
-        """Drop candidate `k`; who starts from it starts from its sources from now on (algorithm 2)."""
-        self.left.remove(k)
-        gone = set(self.taken)
-        for j in self.starters[k]:
-            new = self.sources[k] - self.sources[j]
-            self.sources[j] = (self.sources[j] - {k}) | new
-            self.time[j] += self.time[k]
-            for i in new:
-                self.starters[i].add(j)
-                self.dropped[i] += j in gone
-        for i in self.sources[k]:
-            self.dropped[i] += 1
-        self.taken.append(k)
-        for j in self.left:  # once for each of the dropped that has to start from it
-            self.extra[j] = self.time[j] * self.dropped[j]
+    def take(self, row: int) -> None:
+        """Drop candidate `row`; what starts from it starts from its sources from now on (algorithm 2)."""
+        self.left.remove(row)
+        earlier = set(self.taken)
+        for dependent in self.dependents[row]:
+            new = self.sources[row] - self.sources[dependent]
+            self.sources[dependent] = (self.sources[dependent] - {row}) | new
+            self.time[dependent] += self.time[row]
+            for source in new:
+                self.dependents[source].add(dependent)
+                self.dropped[source] += dependent in earlier
+        for source in self.sources[row]:
+            self.dropped[source] += 1
+        self.taken.append(row)
+        for candidate in self.left:  # it is recomputed once more for each of the dropped that has to start from it
+            self.extra[candidate] = self.time[candidate] * self.dropped[candidate]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AccessPattern:
-    """The access pattern, and the rows of `found` that are candidates, by free time, longest first."""
+    """The access pattern, and the rows of `values` that are candidates, by free time, longest first."""
 
     trace: Trace
     machine: Machine
     line: Timeline
-    found: Recomputable
+    values: Recomputable
     rows: I64
     free_ns: I64  # FT of every gap
     out_ns: I64
     in_ns: I64
     size: I64
-    go_ns: I64  # start of the first op in the gap whose load is above the limit
-    come_ns: I64  # end of the last
+    high_ns: I64  # start of the first op in the gap whose live bytes exceed the limit
+    low_ns: I64  # end of the last
     device: Device  # with every value on it
 
     @classmethod
     def of(cls, trace: Trace, machine: Machine, limit: int, threshold: int) -> AccessPattern:
         """Measure an iteration; rank the gaps that straddle an op above the limit (section 4.3)."""
-        g, line, n = gaps(trace), simulate(trace, machine), trace.n
-        size = g.size
+        spans, line, n = gaps(trace), simulate(trace, machine), trace.n
+        size = spans.size
         out_ns, in_ns = machine.out.copy_ns(size), machine.into.copy_ns(size)
-        free_ns = line.start[g.before % n] - in_ns - line.end[g.after] - out_ns
+        free_ns = line.start[spans.before % n] - in_ns - line.end[spans.after] - out_ns
         high = trace.load() > limit
-        mine = (g.before < n) & (size >= max(threshold, 1)) & straddle(g, high)
-        most = np.where(mine, NO_END, -1)  # others are not looked at: their chains would fill memory
-        found = recomputable(trace, machine, g, most=most, earlier=False)
-        rows = np.flatnonzero(mine)
+        chosen = (spans.before < n) & (size >= max(threshold, 1)) & straddle(spans, high)
+        most = np.where(chosen, NO_END, -1)  # others are not looked at: their chains would fill memory
+        values = recomputable(trace, machine, spans, most=most, earlier=False)
+        rows = np.flatnonzero(chosen)
         rows = rows[np.lexsort((-size[rows], -free_ns[rows]))]
         ops = np.flatnonzero(high)
-        first, last = np.searchsorted(ops, g.after + 1), np.searchsorted(ops, g.before) - 1
-        go = line.start[ops[np.minimum(first, len(ops) - 1)]]
-        come = line.end[ops[np.maximum(last, 0)]]
-        device = Device(trace, Origins.of(trace))
-        return cls(trace, machine, line, found, rows, free_ns, out_ns, in_ns, size, go, come, device)
+        first, last = np.searchsorted(ops, spans.after + 1), np.searchsorted(ops, spans.before) - 1
+        return cls(
+            trace=trace,
+            machine=machine,
+            line=line,
+            values=values,
+            rows=rows,
+            free_ns=free_ns,
+            out_ns=out_ns,
+            in_ns=in_ns,
+            size=size,
+            high_ns=line.start[ops[np.minimum(first, len(ops) - 1)]],
+            low_ns=line.end[ops[np.maximum(last, 0)]],
+            device=Device(trace, Origins.of(trace)),
+        )
 
     def with_plan(self, decisions: Iterable[Swap | Recompute]) -> Device:
         """Return what a plan leaves on the device."""
         return Device(self.trace, self.device.values, decisions)
 
-    def drop(self, k: int, at: int = -1) -> Recompute:
-        """Return the decision to recompute candidate `k`: before its back-access, or before op `at`."""
-        b, after, before = (int(x[k]) for x in (self.found.gaps.buffer, self.found.gaps.after, self.found.gaps.before))
-        return Recompute(b, after, before, at if at >= 0 else before)
+    def drop(self, row: int, at: int = -1) -> Recompute:
+        """Return the decision to recompute candidate `row`: before its back-access, or before op `at`."""
+        buffer, after, before = self.accesses(row)
+        return Recompute(buffer, after, before, at if at >= 0 else before)
+
+    def swap(self, row: int, due: int) -> Swap:
+        """Return the decision to swap candidate `row` with its buffer off the device from its access until `due`."""
+        buffer, after, before = self.accesses(row)
+        return Swap(buffer, after, before, release=after + 1, prefetch=due)
+
+    def accesses(self, row: int) -> tuple[int, int, int]:
+        """Return the buffer of candidate `row`, its evicted-access and its back-access."""
+        spans = self.values.gaps
+        return int(spans.buffer[row]), int(spans.after[row]), int(spans.before[row])
+
+
+class CapuchinPolicy(NamedTuple):
+    """How candidates are chosen.
+
+    `recompute`: whether to recompute as well. `in_scratch`: a source of a recomputation that was dropped for longer is
+    recomputed in scratch; else it comes back too, and stays. `queue`: as in `capuchin`.
+    """
+
+    recompute: bool
+    in_scratch: bool
+    queue: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is swapped and what is recomputed: rows of the candidates; and what that holds on the host.
-
-    `anew`: what a recomputation needs and was dropped for longer is made in scratch; else it comes back too, and stays.
-    """
+    """What is swapped and what is recomputed, rows of the candidates, by which policy; and what the host holds."""
 
     swaps: list[int]
     recomputes: list[int]
     host: Pinned
-    anew: bool
+    policy: CapuchinPolicy
 
 
-def select(c: AccessPattern, target: int, recompute: bool, anew: bool, queue: bool) -> Choice:
-    """Algorithm 1: those that hide both copies first, then whichever overhead is smaller."""
-    room, left = LiveBytes.of(c.trace, target), c.rows.tolist()
-    choice = Choice([], [], Pinned(c.trace, c.found.gaps, c.machine.pinned), anew)
-    chains = Chains.of(c.trace, c.found, left if recompute else [])
-    while left and room.over and not work.over():
-        k = left[0]
-        cost = _stall(c, [*choice.swaps, k]) - _stall(c, choice.swaps) if queue else -int(c.free_ns[k])
-        j = chains.best() if cost > 0 else -1
-        again = j >= 0 and chains.overhead(j) < cost
-        k = j if again else k
-        after, before = int(c.found.gaps.after[k]), int(c.found.gaps.before[k])
-        goes = room.helps(after + 1, before)
-        if goes and again and not _can_run_again(c, choice, k, room):
-            chains.discard(k)
+def select(pattern: AccessPattern, target: int, policy: CapuchinPolicy) -> Choice:
+    """Algorithm 1: swap those that hide both copies first, then swap or recompute by the smaller overhead."""
+    live, left = LiveBytes.of(pattern.trace, target), pattern.rows.tolist()
+    choice = Choice([], [], Pinned(pattern.trace, pattern.values.gaps, pattern.machine.pinned), policy)
+    chains = Chains.of(pattern.trace, pattern.values, left if policy.recompute else [])
+    while left and live.over and not work.over():
+        row, by_recomputation = _cheapest(pattern, choice, chains, left[0])
+        _, after, before = pattern.accesses(row)
+        is_taken = live.helps(after + 1, before)
+        if is_taken and by_recomputation and not _can_recompute(pattern, choice, row, live):
+            chains.discard(row)  # it may still be swapped
             continue
-        left.remove(k)
-        goes = goes and (again or choice.host.take(k, after, before))
-        if goes:
-            room.leave(after + 1, before, int(c.size[k]))
-            (choice.recomputes if again else choice.swaps).append(k)
-        if goes and again:
-            chains.take(k)
+        left.remove(row)
+        is_taken = is_taken and (by_recomputation or choice.host.take(row, after, before))
+        if is_taken:
+            live.leave(after + 1, before, int(pattern.size[row]))
+            (choice.recomputes if by_recomputation else choice.swaps).append(row)
+        if is_taken and by_recomputation:
+            chains.take(row)
         else:
-            chains.discard(k)
+            chains.discard(row)
     return choice
 
 
-def _can_run_again(c: AccessPattern, choice: Choice, k: int, room: LiveBytes) -> bool:
-    """Whether what candidate `k` needs beside makes no peak as high as there is; let the host keep its generators."""
-    (made,) = replays(c.device, [c.drop(k)])
-    needs = room.at(made.place) + beside(made, c.trace.buffers.size)
-    return needs < room.peak and choice.host.keep(states(c.trace, [made], choice.host.states))
+def _cheapest(pattern: AccessPattern, choice: Choice, chains: Chains, row: int) -> tuple[int, bool]:
+    """The candidate to take, and whether by recomputation: `row`, the next to swap, unless one of best MSPS is cheaper.
+
+    A swap that hides its copies costs nothing, so that no recomputation is cheaper.
+    """
+    if choice.policy.queue:
+        cost = _lateness(pattern, [*choice.swaps, row]) - _lateness(pattern, choice.swaps)
+    else:
+        cost = -int(pattern.free_ns[row])
+    recomputed = chains.best() if cost > 0 else -1
+    if recomputed >= 0 and chains.overhead(recomputed) < cost:
+        return recomputed, True
+    return row, False
 
 
-def _stall(c: AccessPattern, swaps: list[int]) -> int:
-    """By how much the worst copies are late if they queue, outs forwards, ins backwards, and meet no load too high."""
+def _can_recompute(pattern: AccessPattern, choice: Choice, row: int, live: LiveBytes) -> bool:
+    """Whether the scratch of candidate `row` makes no peak as high as there is; reserve what the host keeps."""
+    (replayed,) = replays(pattern.device, [pattern.drop(row)])
+    needs = live.at(replayed.place) + beside(replayed, pattern.trace.buffers.size)
+    return needs < live.peak and choice.host.keep(states(pattern.trace, [replayed], choice.host.states))
+
+
+def _lateness(pattern: AccessPattern, swaps: list[int]) -> int:
+    """By how many ns the latest copy-out and the earliest copy-in miss the ops above the limit, if copies queue.
+
+    Copies out queue from their accesses on, copies in backwards from theirs.
+    """
     if not swaps:
         return 0
-    g, rows = c.found.gaps, np.array(swaps, np.int64)
-    outs, ins = rows[np.argsort(g.after[rows], kind="stable")], rows[np.argsort(g.before[rows], kind="stable")]
-    gone = queued(c.line.end[g.after[outs]], c.out_ns[outs])
-    begin = -queued(-c.line.start[g.before[ins]][::-1], c.in_ns[ins][::-1])[::-1]
-    return max(int((gone - c.go_ns[outs]).max()), 0) + max(int((c.come_ns[ins] - begin).max()), 0)
+    spans, line, rows = pattern.values.gaps, pattern.line, np.array(swaps, np.int64)
+    outs, ins = rows[np.argsort(spans.after[rows], kind="stable")], rows[np.argsort(spans.before[rows], kind="stable")]
+    copied = queued(line.end[spans.after[outs]], pattern.out_ns[outs])
+    begins = -queued(-line.start[spans.before[ins]][::-1], pattern.in_ns[ins][::-1])[::-1]
+    return max(int((copied - pattern.high_ns[outs]).max()), 0) + max(int((pattern.low_ns[ins] - begins).max()), 0)

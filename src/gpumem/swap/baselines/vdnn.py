@@ -1,4 +1,4 @@
-"""vDNN: offload the feature maps that layers read, fetch each during the backward pass of a layer before.
+"""vDNN: offload the feature maps that layers read, prefetch each during the backward pass of a layer behind.
 
 Layers 1..4, `X` a layer's input; the copies overlap with computation, a fetch with that of one layer::
 
@@ -37,14 +37,14 @@ LAYERS = ("all", "conv")
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VDnn(PlannerRecord):
-    """The planner `vdnn`, which says what its options are."""
+    """The planner `vdnn` and its options."""
 
     layers: str = option("all", LAYERS)
     strict: bool = True
 
     @property
     def name(self) -> str:
-        """What tables call it: by which layers offload."""
+        """Its name in tables: by which layers offload."""
         return f"vdnn-{self.layers}"
 
 
@@ -58,7 +58,7 @@ def vdnn(
     strict: bool = True,
     seconds: float | None = None,
 ) -> Plan:
-    """Plan vDNN's static swaps: every feature map of its kind goes, whatever the limit.
+    """Plan vDNN's static swaps: every feature map of its kind is offloaded, whatever the limit.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def vdnn(
     layers : str
         `all`: inputs of all forward layers. `conv`: inputs of forward convolutions (ops with `conv` in the name).
     strict : bool
-        Give memory back at the layer boundary, as in the paper: what needs it next waits for the offload.
+        Release memory at the layer boundary, as in the paper: the op that needs it next waits for the offload.
         Otherwise hold it until the copy is expected to have ended, as far as the limit allows.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
@@ -76,9 +76,9 @@ def vdnn(
     Notes
     -----
     O(n + accesses) and a rewrite. A layer is a forward op that is the last one to read a feature map, or a
-    convolution; forward ends where `backward_start` says. A feature map goes once, from its last forward reader to
-    its first backward access. The search for the layer to prefetch (findPrefetchLayer) goes back from
-    the layer whose backward begins, through the next convolution; a map that it missed is fetched on demand.
+    convolution; forward ends where `backward_start` says. A feature map is offloaded once, from its last forward
+    reader to its first backward access. The search for the layer to prefetch (findPrefetchLayer, figure 10) goes back
+    from the layer whose backward begins, through the next convolution; a map that it missed is fetched on demand.
     Departures: a copy-out is issued when its layer has ended, not when it starts, since a plan copies after an
     access; layers meet at a boundary only where they need the memory (`strict`) or the data, as streams order
     them; classifier layers offload as well; maps that do not fit the pinned budget stay on the device.
@@ -97,22 +97,25 @@ def vdnn(
     """
     if fits(trace, limit):
         return Plan.of(trace)
-    if work.over():  # there is one plan only, made in no time
+    if work.over():  # later there is nothing to cut short: the policy makes one plan, without a search
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
-    plan = Plan.of(trace, offloads(trace, machine, limit, layers, strict))
-    if (load := plan.apply(trace).peak_load) > limit:
+    plan = Plan.of(trace, offloads(trace, machine, limit, layers=layers, strict=strict))
+    if (peak := plan.apply(trace).peak_load) > limit:
         hint = "all layers offload more" if layers == "conv" else "vDNN offloads what layers read, and nothing else"
-        raise NotReached(load, limit, hint=hint)
+        raise NotReached(peak, limit, hint=hint)
     return plan
 
 
-def offloads(trace: Trace, machine: Machine, limit: int, layers: str, strict: bool) -> list[Swap]:
-    """Return the swaps of a policy, as `vdnn` says, wherever they leave the load."""
-    found = feature_maps(trace)
-    host = Pinned(trace, found.gaps, machine.pinned)
-    chosen = found.offloaded(layers, host)
-    maps, prefetch = found.gaps.where(chosen), found.prefetch(chosen)
-    release = maps.after + 1 if strict else _held(trace, machine, maps, prefetch, limit)
+def offloads(trace: Trace, machine: Machine, limit: int, *, layers: str, strict: bool) -> list[Swap]:
+    """Return the swaps of a policy, as `vdnn` says, whether or not they reach the limit."""
+    all_maps = feature_maps(trace)
+    host = Pinned(trace, all_maps.gaps, machine.pinned)
+    chosen = all_maps.offloaded(layers, host)
+    maps, prefetch = all_maps.gaps.where(chosen), all_maps.prefetch(chosen)
+    if strict:
+        release = maps.after + 1
+    else:
+        release = _release_when_copied(trace, machine, maps, prefetch=prefetch, limit=limit)
     return host.settle(Swap.each(maps, release, prefetch))
 
 
@@ -128,55 +131,61 @@ class FeatureMaps:
     convolutions: I64
 
     def offloaded(self, layers: str, host: Pinned) -> I64:
-        """Return those that vDNN offloads: in the order of the layers, as far as the account of the host allows."""
-        g = self.gaps
-        mine = (self.conv | (layers == "all")) & (g.before > g.after + 1)  # else it is needed at once
-        chosen = [k for k in np.flatnonzero(mine).tolist() if host.take(k, int(g.after[k]), int(g.before[k]))]
+        """Return the rows that vDNN offloads: in the order of the layers, as far as the account of the host allows."""
+        spans = self.gaps
+        wanted = (self.conv | (layers == "all")) & (spans.before > spans.after + 1)  # else the next op reads it
+        rows = zip(*(column[wanted].tolist() for column in (np.arange(len(spans)), spans.after, spans.before)))
+        chosen = [row for row, after, before in rows if host.take(row, after, before)]
         return np.array(chosen, np.int64)
 
     def prefetch(self, chosen: I64) -> I64:
-        """Return before which op each chosen map is fetched: one layer's at the backward of a layer behind it."""
+        """Return before which op each chosen map is fetched: one layer's at the backward of a layer behind it.
+
+        findPrefetchLayer of figure 10: when the backward of a layer begins, look for the next layer before it that is
+        offloaded and not fetched yet, no further than the next convolution.
+        """
         layers = np.unique(np.concatenate([self.gaps.after, self.convolutions]))
         conv = np.isin(layers, self.convolutions)
         backward = np.full(len(layers), -1, np.int64)  # when a layer's backward begins, of those that saved a map
         for layer, before in zip(np.searchsorted(layers, self.gaps.after)[::-1], self.gaps.before[::-1]):
             backward[layer] = before if backward[layer] < 0 else min(backward[layer], before)
-        mine = np.searchsorted(layers, self.gaps.after[chosen])
-        waiting = np.unique(mine).tolist()  # layers that are offloaded, and not fetched yet
-        through = np.maximum.accumulate(np.where(conv, np.arange(len(layers)), -1))  # the last convolution so far
-        at = np.full(len(layers), -1, np.int64)
-        for layer in sorted(np.flatnonzero(backward >= 0).tolist(), key=lambda k: (int(backward[k]), -k)):
-            k = bisect_left(waiting, layer)
-            if layer in waiting[k : k + 1]:  # if it was not yet, its own accesses fetch it on demand
-                del waiting[k]
-            if k and waiting[k - 1] >= through[layer - 1]:
-                at[waiting.pop(k - 1)] = backward[layer]
-        own = self.gaps.before[chosen]
-        result: I64 = np.where(at[mine] >= 0, np.minimum(at[mine], own), own)
-        return result
+        own_layer = np.searchsorted(layers, self.gaps.after[chosen])
+        waiting = np.unique(own_layer).tolist()  # layers that are offloaded, and not fetched yet
+        last_conv = np.maximum.accumulate(np.where(conv, np.arange(len(layers)), -1))  # at or before each layer
+        fetched_at = np.full(len(layers), -1, np.int64)
+        begins = sorted(np.flatnonzero(backward >= 0).tolist(), key=lambda layer: (int(backward[layer]), -layer))
+        for layer in begins:
+            place = bisect_left(waiting, layer)
+            if layer in waiting[place : place + 1]:  # not prefetched: its own accesses fetch it on demand
+                del waiting[place]
+            if place and waiting[place - 1] >= last_conv[layer - 1]:
+                fetched_at[waiting.pop(place - 1)] = backward[layer]
+        access = self.gaps.before[chosen]
+        prefetch: I64 = np.where(fetched_at[own_layer] >= 0, np.minimum(fetched_at[own_layer], access), access)
+        return prefetch
 
 
 def feature_maps(trace: Trace) -> FeatureMaps:
-    """Find the buffers of kind `activation` that a forward op reads and the backward pass needs again."""
-    ops, found, start = trace.ops, gaps(trace), backward_start(trace)
+    """Find the buffers of kind `activation` that a forward op reads and the backward pass accesses."""
+    ops, spans, start = trace.ops, gaps(trace), backward_start(trace)
     conv = np.array(["conv" in name.lower() for name in ops.name], np.bool_) & (np.arange(trace.n) < start)
     touched = trace.accesses()
     forward = touched.reads & ~touched.writes & (touched.op.idx < start)
     buffer = touched.op.rows()
-    kept = np.array([kind == ACTIVATION for kind in trace.buffers.kind], np.bool_)[found.buffer]
-    kept &= np.isin(found.buffer, buffer[forward]) & kept_over(found, start, trace.n)
-    maps = found.where(kept)
+    kept = np.array([kind == ACTIVATION for kind in trace.buffers.kind], np.bool_)[spans.buffer]
+    kept &= np.isin(spans.buffer, buffer[forward]) & kept_over(spans, start, trace.n)
+    maps = spans.where(kept)
     maps = maps.where(np.argsort(maps.after, kind="stable"))
     by_conv = np.isin(maps.buffer, buffer[forward & conv[touched.op.idx]])
     return FeatureMaps(maps, by_conv, np.flatnonzero(conv))
 
 
-def _held(trace: Trace, machine: Machine, maps: Gaps, prefetch: I64, limit: int) -> I64:
-    """Release each map at the first op expected to start after its copy has ended, earlier where the limit asks."""
+def _release_when_copied(trace: Trace, machine: Machine, maps: Gaps, *, prefetch: I64, limit: int) -> I64:
+    """Release each map at the first op expected to start after its copy has ended, earlier where the limit demands."""
     times, size = Times.of(simulate(trace, machine)), maps.size
     release = maps.after + 1
-    room = LiveBytes.of(trace, limit, (release, prefetch, size))
+    live = LiveBytes.of(trace, limit, (release, prefetch, size))
     until = np.minimum(times.begins(queued(times.end[maps.after], machine.out.copy_ns(size))), prefetch)
-    for k in range(len(maps)):
-        release[k] = room.hold(release[k], until[k], size[k])
+    for row in range(len(maps)):
+        release[row] = live.hold(release[row], until[row], size[row])
     return release

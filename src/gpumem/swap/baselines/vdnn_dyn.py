@@ -1,4 +1,4 @@
-"""vDNN's dynamic policy: who offloads, and which algorithms convolutions run, so that it just fits."""
+"""vDNN's dynamic policy: which layers offload, and which algorithms convolutions run, so that it just fits."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from gpumem.swap.plan.gaps import around
 from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import I64, Trace
 
-NOBODY = ""  # a policy that offloads nothing
-LARGE = 2**62  # bytes
-PASSES = ((NOBODY, False), ("conv", False), ("all", False), ("conv", True), ("all", True))  # who offloads; downgraded?
+NO_LAYERS = ""  # a policy that offloads nothing
+LARGE = 2**62  # bytes: no workspace is larger, so that each op runs its fastest algorithm
+# The passes of section III-C: which layers offload, and whether algorithms are downgraded to what fits.
+PASSES = ((NO_LAYERS, False), ("conv", False), ("all", False), ("conv", True), ("all", True))
 
 
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VDnnDyn(PlannerRecord):
-    """The planner `vdnn_dyn`, which says what its options are."""
+    """The planner `vdnn_dyn` and its options."""
 
     algorithms: Menu | None = None
     strict: bool = True
@@ -51,9 +52,9 @@ def vdnn_dyn(
     trace, machine, limit
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
     algorithms : mapping, optional
-        Of an op's position, the ways to run it; one called as the op is the way that it runs now. Left out, they
-        are what `gpumem.simulator.workspaces` offers the ops that have a workspace by its table. Without any, only who
-        offloads is chosen.
+        Of an op's position, its variants; the one with the name of the op is what it runs now. Left out, they
+        are what `gpumem.simulator.workspaces` offers the ops that have a workspace by its table. Without any, only the
+        layers that offload are chosen.
     strict : bool
         As in `vdnn`.
     seconds : float, optional
@@ -61,10 +62,10 @@ def vdnn_dyn(
 
     Notes
     -----
-    The passes: nobody offloads, then convolutions, then all layers, each op by its fastest algorithm; then
-    convolutions and all layers again, where an op that does not fit is downgraded, to the fastest algorithm that
+    The passes: no layer offloads, then convolutions, then all layers, each op by its fastest algorithm; then
+    convolutions and all layers once more, where an op that does not fit is downgraded, to the fastest algorithm that
     does. At last that is the one with the smallest workspace: the paper's memory-optimal fallback. A workspace is
-    there during its op only, so ops are downgraded one by one. `Infeasible` counts the smallest workspaces.
+    allocated during its op only, so ops are downgraded one by one. `Infeasible` counts the smallest workspaces.
     O(n + accesses) and a rewrite, for each pass.
 
     Examples
@@ -88,19 +89,21 @@ def vdnn_dyn(
     if fits(lean, limit) and trace.peak_load <= limit:
         return Plan.of(trace)
     lowest = trace.peak_load
-    for layers, downgraded in work.each(PASSES):
-        swaps = offloads(trace, machine, limit, layers, strict) if layers else []
-        room = _room(lean, swaps, limit) if downgraded else np.full(trace.n, LARGE)
-        chosen = [fastest_way(ways, int(room[op])) for op, ways in menu.items()]
-        plan = Plan.of(trace, [*swaps, *(way for way in chosen if way.name != trace.ops.name[way.op])])
-        if (load := plan.apply(trace).peak_load) <= limit:
+    for layers, is_downgraded in work.each(PASSES):
+        swaps = offloads(trace, machine, limit, layers=layers, strict=strict) if layers else []
+        headroom = _headroom(lean, swaps, limit) if is_downgraded else np.full(trace.n, LARGE)
+        chosen = [fastest_way(variants, int(headroom[op])) for op, variants in menu.items()]
+        changed = (variant for variant in chosen if variant.name != trace.ops.name[variant.op])
+        plan = Plan.of(trace, [*swaps, *changed])
+        if (peak := plan.apply(trace).peak_load) <= limit:
             return plan
-        lowest = min(lowest, load)
+        lowest = min(lowest, peak)
     raise NotReached(lowest, limit, hint=work.hint("vDNN offloads what layers read, and nothing else"))
 
 
-def _room(lean: Trace, swaps: Sequence[Swap], limit: int) -> I64:
-    """Return the bytes below the limit at each op, with the smallest workspaces and these swaps."""
-    rows = np.array([(s.release, s.prefetch, lean.buffers.size[s.buffer]) for s in swaps], np.int64).reshape(-1, 3)
-    room: I64 = limit - (lean.load() - around(rows[:, 0], rows[:, 1], rows[:, 2], lean.n))
-    return room
+def _headroom(lean: Trace, swaps: Sequence[Swap], limit: int) -> I64:
+    """Return the free bytes below the limit at each op, with the smallest workspaces (`lean`) and these swaps."""
+    spans = np.array([(swap.release, swap.prefetch, lean.buffers.size[swap.buffer]) for swap in swaps], np.int64)
+    release, prefetch, size = spans.reshape(-1, 3).T
+    headroom: I64 = limit - (lean.load() - around(release, prefetch, size, lean.n))
+    return headroom

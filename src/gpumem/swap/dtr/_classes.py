@@ -1,8 +1,8 @@
-"""Classes of evicted neighbours: a union-find whose roots know what their members take to make again.
+"""Classes of evicted neighbours: a union-find whose roots know what their members take to be recomputed.
 
 An eviction joins the classes of all evicted neighbours (section 4.1 of the paper, and its appendix C.2). A class is
-never split: when a member comes back its time is taken off, and the others stay together although nothing may join
-them any more.
+never split, since a union-find cannot: when a member returns its time is subtracted, and the others stay together
+although nothing may join them any more.
 """
 
 from __future__ import annotations
@@ -15,47 +15,54 @@ from gpumem.base.jit import inner
 from gpumem.swap.facts.union_find import root
 from gpumem.trace import I64
 
-NOBODY = -1
+NONE = -1  # no storage, node, entry or row
+NODES, QUERIES, COUNTS = range(3)  # indexes of `Classes.counts`
 
 
 class Classes(NamedTuple):
     """Nodes of a forest, and the node of each storage; nodes are never used twice."""
 
-    node: I64  # of each storage, or `NOBODY`
-    above: I64  # of each node: the one above it; itself where it is a root
-    worth: I64  # of each root: ns of its members
-    seen: I64  # of each root: the last question in which it was counted
-    used: I64  # 2: how many nodes there are, and how many questions were asked
+    node: I64  # of each storage, or `NONE`
+    parent: I64  # of each node; itself where it is a root
+    ns: I64  # of each root: the ns of its members
+    counted: I64  # of each root: the last query in which it was counted
+    counts: I64  # how many nodes there are, and how many queries there were
 
 
 @inner
-def classes(storages: int, nodes: int) -> Classes:
-    """Return a forest without nodes, with room for some."""
+def no_classes(storages: int, nodes: int) -> Classes:
+    """Return a forest without nodes, with space for some."""
     rows = np.zeros((3, nodes), np.int64)
-    return Classes(np.full(storages, NOBODY), rows[0], rows[1], rows[2], np.zeros(2, np.int64))
+    return Classes(np.full(storages, NONE), rows[0], rows[1], rows[2], counts=np.zeros(COUNTS, np.int64))
 
 
 @inner
-def alone(c: Classes, storage: int, worth: int) -> None:
+def add_class(classes: Classes, storage: int, ns: int) -> None:
     """Give a storage a class of its own."""
-    k = c.used[0]
-    c.node[storage], c.above[k], c.worth[k] = k, k, worth
-    c.used[0] += 1
+    node = classes.counts[NODES]
+    classes.node[storage], classes.parent[node], classes.ns[node] = node, node, ns
+    classes.counts[NODES] += 1
 
 
 @inner
-def leave(c: Classes, storage: int, worth: int) -> None:
-    """A storage is back: its class is worth less, and it has none."""
-    c.worth[root(c.above, c.node[storage])] -= worth
-    c.node[storage] = NOBODY
+def leave_class(classes: Classes, storage: int, ns: int) -> None:
+    """A storage is back on the device: its class takes less, and it has none."""
+    classes.ns[root(classes.parent, classes.node[storage])] -= ns
+    classes.node[storage] = NONE
 
 
 @inner
-def count_once(c: Classes, storage: int) -> int:
-    """What the class of a storage is worth, 0 if it was counted since the last `c.used[1] += 1`."""
-    k = root(c.above, c.node[storage])
-    if c.seen[k] == c.used[1]:
+def begin_query(classes: Classes) -> None:
+    """Let `count_once` count each class once more."""
+    classes.counts[QUERIES] += 1
+
+
+@inner
+def count_once(classes: Classes, storage: int) -> int:
+    """The ns of the class of a storage, 0 if it was counted since the last `begin_query`."""
+    top = root(classes.parent, classes.node[storage])
+    if classes.counted[top] == classes.counts[QUERIES]:
         return 0
-    c.seen[k] = c.used[1]
-    worth: int = c.worth[k]
-    return worth
+    classes.counted[top] = classes.counts[QUERIES]
+    ns: int = classes.ns[top]
+    return ns

@@ -7,16 +7,20 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner
-from gpumem.swap.dtr._classes import NOBODY
+from gpumem.swap.dtr._classes import NONE
 from gpumem.trace import I64, Bool
 
-HELD, CLOCK, AGAIN, POOL, PUT, STAYS, GONE, RERUNS, PEAK = range(9)  # in `DeviceState.tally`
+# Indexes of `DeviceState.counts`: bytes of the storages on the device, ns since the start, ns of recomputations, how
+# many storages are in the pool and how many ever came to it, how many residency intervals, evictions and recomputations
+# there were, and the most bytes.
+LIVE, CLOCK, RECOMPUTE_NS, POOL, POOLED, INTERVALS, EVICTIONS, RECOMPUTATIONS, PEAK, COUNTS = range(10)
 
 
-class Stays(NamedTuple):
-    """Rows over the times that storages were on the device: from the place before op `first` until op `until` begins.
+class ResidencyIntervals(NamedTuple):
+    """Rows over intervals in which a storage was on the device: from the place before op `first` until op `until`.
 
-    `read`: the last place in there at which a rerun read it, -1 where none did. A row without a storage is none.
+    `read`: the last place in there at which a recomputation read it, -1 where none did. A row whose storage is -1 is
+    empty.
     """
 
     storage: I64
@@ -28,101 +32,114 @@ class Stays(NamedTuple):
 class DeviceState(NamedTuple):
     """Columns over storages, and counts."""
 
-    here: Bool  # it is on the device
-    away: Bool  # it was evicted
-    dead: Bool  # nobody refers to it any more
-    bound: Bool  # what it was made of was banished, so it may not be evicted
+    on_device: Bool
+    evicted: Bool
+    dead: Bool  # the program refers to it no more
+    bound: Bool  # a source of it was banished, so it may not be evicted
     locks: I64
-    used: I64  # ns: when it was used last
-    pool: I64  # what may be evicted; tally[POOL] of them
-    place: I64  # where in the pool, `NOBODY` where it is not
-    order: I64  # when it came there
+    last_used: I64  # ns
+    pool: I64  # what may be evicted; counts[POOL] of them
+    slot: I64  # where in the pool, `NONE` where it is not
+    entered: I64  # the number of its entry to the pool
     since: I64  # the place from which on it is on the device
-    read: I64  # the last place at which a rerun found it there
-    row: I64  # the last row of `stays` that it has
-    stays: Stays
-    tally: I64
+    read: I64  # the last place at which a recomputation found it there
+    row: I64  # its last row of `intervals`
+    intervals: ResidencyIntervals
+    counts: I64
 
 
 @inner
 def empty_device(storages: int, rows: int) -> DeviceState:
-    """Return a device with nothing on it, and room for some stays; its clock begins at 1, as simrd's."""
-    marks, zeros, none = (
-        np.zeros((4, storages), np.bool_),
-        np.zeros((5, storages), np.int64),
-        np.full((3, storages), -1),
+    """Return a device with nothing on it, and space for some intervals; its clock begins at 1, as simrd's."""
+    flags, zeros = np.zeros((4, storages), np.bool_), np.zeros((4, storages), np.int64)
+    none, columns = np.full((3, storages), NONE), np.full((4, rows), NONE)
+    counts = np.zeros(COUNTS, np.int64)
+    counts[CLOCK] = 1
+    return DeviceState(
+        on_device=flags[0],
+        evicted=flags[1],
+        dead=flags[2],
+        bound=flags[3],
+        locks=zeros[0],
+        last_used=zeros[1],
+        pool=np.zeros(storages, np.int64),
+        slot=none[0],
+        entered=zeros[2],
+        since=zeros[3],
+        read=none[1],
+        row=none[2],
+        intervals=ResidencyIntervals(columns[0], columns[1], columns[2], columns[3]),
+        counts=counts,
     )
-    stays, count = np.full((4, rows), -1), np.zeros(9, np.int64)
-    count[CLOCK] = 1
-    here, away, dead, bound = marks[0], marks[1], marks[2], marks[3]
-    locks, used, pool, order, since = zeros[0], zeros[1], zeros[2], zeros[3], zeros[4]
-    s = Stays(stays[0], stays[1], stays[2], stays[3])
-    return DeviceState(here, away, dead, bound, locks, used, pool, none[0], order, since, none[1], none[2], s, count)
 
 
 @inner
-def put(d: DeviceState, storage: int) -> None:
+def add_to_pool(device: DeviceState, storage: int) -> None:
     """Let a storage be evicted."""
-    k = d.tally[POOL]
-    d.pool[k], d.place[storage], d.order[storage] = storage, k, d.tally[PUT]
-    d.tally[POOL] += 1
-    d.tally[PUT] += 1
+    slot = device.counts[POOL]
+    device.pool[slot], device.slot[storage], device.entered[storage] = storage, slot, device.counts[POOLED]
+    device.counts[POOL] += 1
+    device.counts[POOLED] += 1
 
 
 @inner
-def take(d: DeviceState, storage: int) -> None:
-    """Let a storage not be evicted, if it may; the last of the pool takes its place."""
-    k = d.place[storage]
-    if k != NOBODY:
-        last = d.pool[d.tally[POOL] - 1]
-        d.pool[k], d.place[last] = last, k
-        d.place[storage] = NOBODY
-        d.tally[POOL] -= 1
+def remove_from_pool(device: DeviceState, storage: int) -> None:
+    """Let a storage not be evicted, if it may; the last of the pool takes its slot."""
+    slot = device.slot[storage]
+    if slot != NONE:
+        last = device.pool[device.counts[POOL] - 1]
+        device.pool[slot], device.slot[last] = last, slot
+        device.slot[storage] = NONE
+        device.counts[POOL] -= 1
 
 
 @inner
-def lock(d: DeviceState, storage: int) -> None:
-    """Keep a storage where it is."""
-    take(d, storage)
-    d.locks[storage] += 1
+def lock(device: DeviceState, storage: int) -> None:
+    """Keep a storage on the device."""
+    remove_from_pool(device, storage)
+    device.locks[storage] += 1
 
 
 @inner
-def unlock(d: DeviceState, storage: int) -> None:
-    """Take a lock off; the last one lets the storage be evicted."""
-    d.locks[storage] -= 1
-    if d.locks[storage] == 0:
-        put(d, storage)
+def unlock(device: DeviceState, storage: int) -> None:
+    """Take a lock off; without the last one the storage may be evicted."""
+    device.locks[storage] -= 1
+    if device.locks[storage] == 0:
+        add_to_pool(device, storage)
 
 
 @inner
-def come(d: DeviceState, storage: int, size: int, place: int) -> None:
-    """A storage comes before op `place`. One that went at this very place is as if it had not: it could have stayed."""
-    d.here[storage], d.away[storage] = True, False
-    d.tally[HELD] += size
-    d.since[storage], d.read[storage] = place, -1
-    row = d.row[storage]
-    if row >= 0 and d.stays.until[row] == place:
-        d.since[storage], d.read[storage] = d.stays.first[row], d.stays.read[row]
-        d.stays.storage[row] = NOBODY
-        d.row[storage] = -1
+def arrive(device: DeviceState, storage: int, size: int, place: int) -> None:
+    """A storage comes onto the device before op `place`.
+
+    One that was evicted at this very place continues its interval: a plan need not evict it.
+    """
+    intervals = device.intervals
+    device.on_device[storage], device.evicted[storage] = True, False
+    device.counts[LIVE] += size
+    device.since[storage], device.read[storage] = place, NONE
+    row = device.row[storage]
+    if row >= 0 and intervals.until[row] == place:
+        device.since[storage], device.read[storage] = intervals.first[row], intervals.read[row]
+        intervals.storage[row] = NONE
+        device.row[storage] = NONE
 
 
 @inner
-def go(d: DeviceState, storage: int, size: int, place: int) -> None:
-    """A storage goes before op `place`."""
-    d.here[storage] = False
-    d.tally[HELD] -= size
-    take(d, storage)
-    note(d, storage, place)
+def depart(device: DeviceState, storage: int, size: int, place: int) -> None:
+    """A storage leaves the device before op `place`."""
+    device.on_device[storage] = False
+    device.counts[LIVE] -= size
+    remove_from_pool(device, storage)
+    end_interval(device, storage, place)
 
 
 @inner
-def note(d: DeviceState, storage: int, place: int) -> None:
-    """Add the row of a stay that ends; one that began at this very place is none."""
-    if d.since[storage] < place:
-        row = d.tally[STAYS]
-        d.stays.storage[row], d.stays.first[row] = storage, d.since[storage]
-        d.stays.until[row], d.stays.read[row] = place, d.read[storage]
-        d.row[storage] = row
-        d.tally[STAYS] += 1
+def end_interval(device: DeviceState, storage: int, place: int) -> None:
+    """Add the row of an interval that ends before op `place`; one that began at this very place is none."""
+    if device.since[storage] < place:
+        row, intervals = device.counts[INTERVALS], device.intervals
+        intervals.storage[row], intervals.first[row] = storage, device.since[storage]
+        intervals.until[row], intervals.read[row] = place, device.read[storage]
+        device.row[storage] = row
+        device.counts[INTERVALS] += 1

@@ -8,9 +8,10 @@ from gpumem.base import work
 from gpumem.base.arguments import finite, strict, strict_fields
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
-from gpumem.swap.dtr.online import POLICIES, RAN, OnlineRun, follow
+from gpumem.swap.dtr._eviction import POLICIES, RAN, RunLimits
+from gpumem.swap.dtr.online import OnlineRun, follow
 from gpumem.swap.dtr.scores import HEURISTICS
-from gpumem.swap.dtr.storages import Remade
+from gpumem.swap.dtr.storages import DtrStorages
 from gpumem.swap.dtr.translate import decisions
 from gpumem.swap.facts.limits import FAR, Judge, fits, floor
 from gpumem.swap.facts.options import option
@@ -18,16 +19,20 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import Trace
 
-OVERHEAD = 1  # reruns may take as long as all ops, then it gives up, as the paper does
-EVICTIONS = 100  # for each buffer, and then it gives up as well (not tuned)
-TRIES = 12  # budgets of the simulated runtime
-CLOSE = 200  # budgets closer than this part of the limit are the same (not tuned)
+# Recomputations may take as long as all ops; then a run ends as `TOO_LONG`, as the paper's do.
+OVERHEAD = 1
+# Evictions for each buffer, after which a run ends as well. Not tuned.
+EVICTIONS = 100
+# Budgets of the simulated runtime that are tried. Not tuned: a bisection of the limit to `CLOSE` needs 8.
+TRIES = 12
+# Budgets closer than this part of the limit count as one. Not tuned.
+CLOSE = 200
 
 
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dtr(PlannerRecord):
-    """The planner `dtr`, which says what its options are."""
+    """The planner `dtr` and its options."""
 
     heuristic: str = option("eq", HEURISTICS)
     free: str = option("evict", POLICIES)
@@ -43,29 +48,29 @@ def online(
     free: str = "evict",
     overhead: float = OVERHEAD,
 ) -> OnlineRun:
-    """Simulate DTR's runtime over one iteration within a budget.
+    """Simulate DTR's runtime over one iteration, memory-limited by a budget.
 
     Parameters
     ----------
     trace : Trace
     machine : Machine
-        Gives the time of ops; copies are never made.
+        Gives the time of ops; nothing is copied.
     budget : int
         Bytes that the device has.
     heuristic, free : str
         As in `dtr`.
     overhead : float
-        It gives up where reruns take more than this part of the time of all ops.
+        It ends where recomputations take more than this part of the time of all ops.
 
     Returns
     -------
     OnlineRun
-        What the reruns took, and when each storage was on the device.
+        What the recomputations took, and when each storage was on the device.
 
     Raises
     ------
     ValueError
-        An option that is none.
+        An unknown option; an overhead below 0, or that is not finite.
 
     Notes
     -----
@@ -82,13 +87,12 @@ def online(
     one_of("heuristic", heuristic, HEURISTICS)
     one_of("free", free, POLICIES)
     finite(overhead=overhead)
-    return _within(Remade.of(trace, machine), budget, heuristic, free, overhead)
+    storages = DtrStorages.of(trace, machine)
+    return follow(storages, _limits(storages, budget, overhead), HEURISTICS[heuristic], POLICIES[free])
 
 
-def _within(s: Remade, budget: int, heuristic: str, free: str, overhead: float) -> OnlineRun:
-    """Run through an iteration within a budget, its options checked."""
-    most, room = int(overhead * int(s.duration.sum())), EVICTIONS * len(s.size)
-    return follow(s, budget, HEURISTICS[heuristic], POLICIES[free], most, room)
+def _limits(storages: DtrStorages, budget: int, overhead: float) -> RunLimits:
+    return RunLimits(budget, int(overhead * int(storages.duration.sum())), EVICTIONS * len(storages.size))
 
 
 @plans(Dtr)
@@ -101,17 +105,17 @@ def dtr(
     free: str = "evict",
     seconds: float | None = None,
 ) -> Plan:
-    """Plan what DTR's runtime does within a budget: it evicts what a heuristic says, and makes it again on demand.
+    """Plan what DTR's runtime does within a budget: it evicts what a heuristic says, and recomputes it on demand.
 
     Parameters
     ----------
     trace, machine, limit
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
     heuristic : str
-        What is evicted first, by the paper's names; see `gpumem.swap.dtr.scores`. `eq`: the time to make a storage and
-        the classes of its evicted neighbours again, by its bytes and by how long it was not used. `dtr`: the same with
-        the exact neighbourhood. `local`: with the storage alone. `msps`: the time of all evicted ones that it is made
-        of and its own, by its bytes. `lru`: what was used longest ago. `size`: the largest.
+        What is evicted first, by the paper's names; see `gpumem.swap.dtr.scores`. `eq`: the time to recompute a
+        storage and the classes of its evicted neighbours, by its bytes and by how long it was not used. `dtr`: the
+        same with the exact neighbourhood. `local`: with the storage alone. `msps`: the time of all evicted ones that
+        it is made of and its own, by its bytes. `lru`: what was used longest ago. `size`: the largest.
     free : str
         What becomes of a storage that the program refers to no more. `evict`: it is evicted at once. `banish`: it is
         freed for good as soon as nothing made of it is evicted, and what was made of it is never evicted from then on.
@@ -122,14 +126,14 @@ def dtr(
     Returns
     -------
     Plan
-        Of `Recompute` decisions, and of `Hold` where reruns read what would be gone.
+        Of `Recompute` decisions, and of `Hold` where recomputations read what would have been dropped.
 
     Notes
     -----
-    A dozen simulated iterations at most. The runtime makes one thing after another; in a plan all that is made at one
-    place runs there together, and dead tails are dropped, so that the load of the plan is above the runtime's budget,
-    or below it. So budgets are tried, the limit first, until one more could not do better, and the plan that takes the
-    least is returned.
+    A dozen simulated iterations at most. The runtime recomputes one storage after another; in a plan all that is
+    recomputed before one op runs there together, and dead tails are dropped, so that the peak of the plan is above the
+    runtime's budget, or below it. So budgets are tried, the limit first, until one more could not do better, and the
+    plan with the shortest iteration is returned.
 
     Each run is O(evictions * storages).
 
@@ -147,16 +151,17 @@ def dtr(
     """
     if fits(trace, limit):
         return Plan.of(trace)
-    s, judge = Remade.of(trace, machine), Judge(trace, machine, limit)
-    tried = _Budgets(floor(trace)[1], trace.peak_load, limit)
+    storages, judge = DtrStorages.of(trace, machine), Judge(trace, machine, limit)
+    budgets = _Budgets(floor(trace)[1], trace.peak_load, limit)
     for _ in work.each(range(TRIES)):
-        run, slack = _within(s, tried.budget, heuristic, free, OVERHEAD), FAR
+        limits, slack = _limits(storages, budgets.budget, OVERHEAD), FAR
+        run = follow(storages, limits, HEURISTICS[heuristic], POLICIES[free])
         if run.how == RAN:
-            plan = Plan.of(trace, decisions(trace, run.stays))
+            plan = Plan.of(trace, decisions(trace, run.residency))
             swapped = plan.apply(trace)
             judge.offer(plan, swapped)
             slack = limit - swapped.peak_load
-        if not tried.go_on(slack):
+        if not budgets.go_on(slack):
             break
     if judge.best is None:
         raise judge.missed("another heuristic, or a planner that swaps, may get lower")
@@ -165,7 +170,7 @@ def dtr(
 
 @dataclass(slots=True)
 class _Budgets:
-    """The budgets to try: between one whose plan is within the limit, or that was too little, and one above it."""
+    """The budgets to try: between one whose plan is within the limit, or that was too small, and one above it."""
 
     low: int  # the highest that was enough for a plan within the limit, or not even for an iteration
     high: int  # the lowest with a plan above the limit
@@ -176,12 +181,13 @@ class _Budgets:
         self.limit = self.budget
 
     def go_on(self, slack: int) -> bool:
-        """Say whether another budget is worth trying, by the bytes that the last left below the limit."""
+        """Return whether another budget is worth trying, given the bytes that the last left below the limit."""
         if slack >= 0:
             self.low = max(self.low, self.budget)
         else:
             self.high = min(self.high, self.budget)
         least = self.limit // CLOSE
+        # The plan's peak moves by about as much as the budget; outside of the bracket, halve that.
         guess = self.budget + (slack if slack < 0 else max(slack, least))
         if not self.low < guess < self.high:
             guess = (self.low + self.high) // 2

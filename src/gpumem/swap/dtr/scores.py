@@ -1,4 +1,4 @@
-"""Scores: what is evicted first is the storage with the lowest, as the printed heuristics have them.
+"""Scores: the storage with the lowest score is evicted first, by the heuristics as printed (section 4.1, appendix C).
 
 A score is `time / (bytes * staleness)`, without some of its parts by some heuristics. The time is that of the storage
 and of evicted storages about it::
@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner
-from gpumem.swap.dtr._classes import NOBODY, Classes, count_once
-from gpumem.swap.dtr.storages import Remade
+from gpumem.swap.dtr._classes import NONE, Classes, begin_query, count_once
+from gpumem.swap.dtr.storages import BufferRows, DtrStorages
 from gpumem.trace import I64, Bool
 
 NOTHING, ALONE, SOURCES, CLASSES, NEIGHBOURHOOD = range(5)  # whose time counts
@@ -41,90 +41,117 @@ HEURISTICS = {  # by the paper's names: h_DTR, h_DTR^eq, h_DTR^local, h_LRU, h_s
 
 
 class Neighbourhoods(NamedTuple):
-    """Of each storage what its evicted neighbourhood takes, as far as that is known."""
+    """Of each storage the ns of its evicted neighbourhood, kept until an eviction or a return changes it."""
 
+    evicted: Bool  # the column of the device
     above: I64  # ns of the evicted storages that it is made of, and these of
     below: I64  # ns of those made of it
-    known_above: Bool
+    known_above: Bool  # whether `above` is right
     known_below: Bool
-    ignored: Bool  # what a walk that only counts strikes out
+    ignored: Bool  # where a walk that only counts clears marks
     seen: I64  # the last walk that came by
-    todo: I64
-    walks: I64  # 1
+    pending: I64  # storages that a walk has still to leave
+    walks: I64  # 1: how many there were
+
+
+WALKS = 0  # the index of `Neighbourhoods.walks`
 
 
 @inner
-def unknown(storages: int) -> Neighbourhoods:
-    """Return what nothing is known of."""
-    rows, marks = np.zeros((4, storages), np.int64), np.zeros((3, storages), np.bool_)
-    return Neighbourhoods(rows[0], rows[1], marks[0], marks[1], marks[2], rows[2], rows[3], np.zeros(1, np.int64))
+def no_neighbourhoods(evicted: Bool) -> Neighbourhoods:
+    """Return neighbourhoods of which none is known; `evicted` is the column of the device."""
+    rows, marks = np.zeros((4, len(evicted)), np.int64), np.zeros((3, len(evicted)), np.bool_)
+    return Neighbourhoods(
+        evicted=evicted,
+        above=rows[0],
+        below=rows[1],
+        known_above=marks[0],
+        known_below=marks[1],
+        ignored=marks[2],
+        seen=rows[2],
+        pending=rows[3],
+        walks=np.zeros(1, np.int64),
+    )
 
 
 @inner
-def walk(s: Remade, r: Neighbourhoods, away: Bool, storage: int, ptr: I64, idx: I64, known: Bool) -> int:
-    """Return the ns of all evicted storages that rows lead to from one; `known` is struck out of what is beyond."""
-    r.walks[0] += 1
-    time, count = 0, 1
-    r.todo[0] = storage
-    r.seen[storage] = r.walks[0]
+def walk(storages: DtrStorages, around: Neighbourhoods, storage: int, rows: BufferRows, known: Bool) -> int:
+    """Return the ns of all evicted storages that `rows` lead to from one, through evicted ones.
+
+    Where the walk ends, at storages on the device, `known` is cleared: their neighbourhoods have this storage.
+    """
+    ptr, idx, seen, pending = rows.ptr, rows.idx, around.seen, around.pending
+    around.walks[WALKS] += 1
+    number = around.walks[WALKS]
+    ns, count = 0, 1
+    pending[0] = storage
+    seen[storage] = number
     while count > 0:
         count -= 1
-        at = r.todo[count]
-        for k in range(ptr[at], ptr[at + 1]):
-            other = idx[k]
-            if r.seen[other] == r.walks[0]:
+        at = pending[count]
+        for entry in range(ptr[at], ptr[at + 1]):  # a slice would count references in the hottest loop
+            other = idx[entry]
+            if seen[other] == number:
                 continue
-            r.seen[other] = r.walks[0]
-            if away[other]:
-                time += s.cost[other]
-                r.todo[count] = other
+            seen[other] = number
+            if around.evicted[other]:
+                ns += storages.cost[other]
+                pending[count] = other
                 count += 1
             else:
                 known[other] = False
-    return time
+    return ns
 
 
 @inner
-def changed(s: Remade, r: Neighbourhoods, away: Bool, storage: int) -> None:
-    """Forget what is known of all that has this storage, which went or came, in its evicted neighbourhood."""
-    walk(s, r, away, storage, s.need_ptr, s.need, r.known_below)
-    walk(s, r, away, storage, s.user_ptr, s.user, r.known_above)
-    r.known_above[storage] = r.known_below[storage] = False
+def forget(storages: DtrStorages, around: Neighbourhoods, storage: int) -> None:
+    """Forget the neighbourhoods that have this storage, which was evicted or returned."""
+    walk(storages, around, storage, rows=storages.need, known=around.known_below)
+    walk(storages, around, storage, rows=storages.user, known=around.known_above)
+    around.known_above[storage] = around.known_below[storage] = False
 
 
 @inner
-def time_of(kind: int, s: Remade, r: Neighbourhoods, c: Classes, away: Bool, storage: int) -> int:
+def time_of(kind: int, storages: DtrStorages, around: Neighbourhoods, classes: Classes, storage: int) -> int:
     """The ns that count for a storage on the device."""
     if kind == NOTHING:
         return 1
-    time: int = s.cost[storage]
+    ns: int = storages.cost[storage]
     if kind == CLASSES:
-        c.used[1] += 1
-        for k in range(s.need_ptr[storage], s.need_ptr[storage + 1]):
-            if c.node[s.need[k]] != NOBODY:
-                time += count_once(c, s.need[k])
-        for k in range(s.user_ptr[storage], s.user_ptr[storage + 1]):
-            if c.node[s.user[k]] != NOBODY:
-                time += count_once(c, s.user[k])
+        ns += _neighbour_classes(storages, classes, storage)
     if kind in (SOURCES, NEIGHBOURHOOD):
-        if not r.known_above[storage]:
-            r.above[storage] = walk(s, r, away, storage, s.need_ptr, s.need, r.ignored)
-            r.known_above[storage] = True
-        time += r.above[storage]
+        if not around.known_above[storage]:
+            around.above[storage] = walk(storages, around, storage, rows=storages.need, known=around.ignored)
+            around.known_above[storage] = True
+        ns += around.above[storage]
     if kind == NEIGHBOURHOOD:
-        if not r.known_below[storage]:
-            r.below[storage] = walk(s, r, away, storage, s.user_ptr, s.user, r.ignored)
-            r.known_below[storage] = True
-        time += r.below[storage]
-    return time
+        if not around.known_below[storage]:
+            around.below[storage] = walk(storages, around, storage, rows=storages.user, known=around.ignored)
+            around.known_below[storage] = True
+        ns += around.below[storage]
+    return ns
 
 
 @inner
-def score_of(how: Scoring, time: int, size: int, stale: int) -> float:
+def _neighbour_classes(storages: DtrStorages, classes: Classes, storage: int) -> int:
+    """The ns of the classes of all evicted neighbours, each once."""
+    begin_query(classes)
+    ns = 0
+    for source in storages.need.idx[storages.need.ptr[storage] : storages.need.ptr[storage + 1]]:
+        if classes.node[source] != NONE:
+            ns += count_once(classes, source)
+    for user in storages.user.idx[storages.user.ptr[storage] : storages.user.ptr[storage + 1]]:
+        if classes.node[user] != NONE:
+            ns += count_once(classes, user)
+    return ns
+
+
+@inner
+def score_of(scoring: Scoring, time: int, size: int, stale: int) -> float:
     """The score of a storage; infinite where it has no bytes or was used just now, and these count."""
-    under = 1.0
-    if how.by_bytes:
-        under *= size
-    if how.by_staleness:
-        under *= stale
-    return time / under if under > 0 else np.inf
+    divisor = 1.0
+    if scoring.by_bytes:
+        divisor *= size
+    if scoring.by_staleness:
+        divisor *= stale
+    return time / divisor if divisor > 0 else np.inf

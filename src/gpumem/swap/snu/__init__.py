@@ -1,8 +1,8 @@
 """Swapping as in the SNU thesis: on demand, by its heuristic, by its integer program; how it finds the iteration.
 
 Read `on_demand` first, with `residents`, the run that decides; `by_address` is the same in a pool of `addresses`. Then
-`heuristic`, with `overlap`, where the links have time, and `ilp`, with `realise`, where a solution becomes plans.
-Its test for an iteration is `gpumem.trace.record.input_writes.pattern`.
+`heuristic`, with `overlap`, which schedules its copies, and `ilp`, with `realise`, which turns a solution into plans.
+The thesis' test for an iteration is `gpumem.trace.record.input_writes.pattern`.
 """
 
 from typing import TYPE_CHECKING

@@ -34,26 +34,27 @@ class Pieces:
     def find(self, size: int) -> int:
         """The offset of a hole for `size` bytes, or -1."""
         wide = ((high - low, low) for low, high in self.holes() if high - low >= size)
-        found = min(wide, default=None) if self.fit == "best" else next(wide, None)
-        return -1 if found is None else found[1]
+        hole = min(wide, default=None) if self.fit == "best" else next(wide, None)
+        return -1 if hole is None else hole[1]
 
     def take(self, buffer: int, offset: int, size: int) -> None:
         """Give `buffer` a piece."""
         insort(self.rows, (offset, offset + size, buffer))
         self.at[buffer] = offset
 
-    def give_back(self, buffer: int) -> None:
-        """Take its piece from `buffer`."""
+    def free(self, buffer: int) -> None:
+        """Free the piece of `buffer`."""
         del self.rows[bisect_left(self.rows, (self.at.pop(buffer),))]
 
-    def run(self, size: int, oldest: Iterable[int], dirty: Mapping[int, int], room: int) -> list[int]:
-        """Return neighbours which leave a hole of `size` bytes if they go, or nothing.
+    def run(self, size: int, *, lru: Iterable[int], dirty: Mapping[int, int], host_free: int) -> list[int]:
+        """Return neighbours whose eviction leaves a hole of `size` bytes, or nothing.
 
-        Only `oldest` can go, the least recently used first; `dirty` bytes of each have to be copied out, and there is
-        `room` for so many on the host. Of all such runs it is the one whose most recently used member was used
-        longest ago, of equal ones the lowest; each ends as soon as it suffices.
+        Only buffers of `lru` can be evicted, the least recently used first; `dirty` bytes of each have to be copied
+        out, and the host has `host_free` bytes for these. Of all such runs it is the one whose most recently used
+        member was used longest ago, of equal ones the lowest; each run ends as soon as it suffices, since a longer one
+        evicts more for the same hole.
         """
-        rank = {b: k for k, b in enumerate(oldest)}
+        rank = {buffer: index for index, buffer in enumerate(lru)}
         ends = [0, *(end for _, end, _ in self.rows)]
         starts = [*(offset for offset, _, _ in self.rows), self.capacity]
         buffers = [buffer for _, _, buffer in self.rows]
@@ -64,9 +65,9 @@ class Pieces:
                 last += 1
             if last < len(buffers) and buffers[last] in rank:
                 run = buffers[first : last + 1]
-                when = max(rank[b] for b in run)
-                if when < newest and sum(dirty[b] for b in run) <= room:
-                    newest, best = when, run
+                last_used = max(rank[buffer] for buffer in run)
+                if last_used < newest and sum(dirty[buffer] for buffer in run) <= host_free:
+                    newest, best = last_used, run
         return best
 
     def largest(self) -> tuple[int, int]:

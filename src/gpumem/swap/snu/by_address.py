@@ -1,11 +1,11 @@
-"""Swapping on demand where bytes have addresses: what has room in sum may have no room in one piece.
+"""Swapping on demand where bytes have addresses: enough free bytes may lie in several pieces.
 
-The thesis has one OpenCL buffer for all memory, and its tensors are sub-buffers, each at an offset (section 5.3). Who
-is where decides who goes::
+The thesis has one OpenCL buffer for all memory, and its tensors are sub-buffers, each at an offset (section 5.3). Its
+rule for a buffer that needs bytes::
 
     hole is large enough          take it
     no hole                       evict the least recently used of the residents that are large enough
-    no such resident either       evict a run of neighbours
+    no such resident either       evict a run of neighbours whose bytes suffice
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ByAddress(Shown):
 def by_address(
     trace: Trace, machine: Machine, capacity: int, *, fit: str = "first", alignment: int = 256, iterations: int = 16
 ) -> ByAddress:
-    """Follow swapping on demand, in the SNU thesis' way, in a pool of `capacity` bytes with addresses.
+    """Follow swapping on demand, as the SNU thesis does it, in a pool of `capacity` bytes with addresses.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def by_address(
         Bytes of the pool.
     fit : str
         Which hole a buffer gets, `best` or `first`. The thesis' page on its allocator is lost; with `first` the
-        addresses settle more often.
+        addresses repeat from one iteration to the next more often.
     alignment : int
         Bytes that every offset is a multiple of.
     iterations : int
@@ -79,26 +79,26 @@ def by_address(
     Returns
     -------
     ByAddress
-        Its plan passes the placed clock on its placement, whose height is `capacity` at most.
+        Its plan passes the address-aware simulation on its placement, whose height is `capacity` at most.
 
     Raises
     ------
     Infeasible
         Some op must hold more than `capacity` bytes, whatever is swapped.
     NotReached
-        No hole can be made for a buffer: the residents that would have to go are operands of the op, or have no later
-        access in their lifetime, or the pinned-host budget has no room for them. `reached`: a pool in which the
+        No hole can be made for a buffer: the residents that would have to be evicted are operands of the op, or have no
+        later access in their lifetime, or exceed the pinned-host budget. `reached`: a pool in which the
         largest hole at that moment would be large enough.
     ValueError
         An unknown fit; a capacity or an alignment below 1, a number of iterations below 2.
 
     Notes
     -----
-    Before an op, its new buffers get their pieces, then those of its operands that are away, in the order of the
-    trace. Of several runs of neighbours the one goes whose most recently used member was used longest ago; the
-    holes between and beside them count. Who can be a victim, and how long the host keeps a copy: as in
+    Before an op, its new buffers get their pieces, then those of its operands that are off the device, in the order of
+    the trace. Of several runs of neighbours the one is evicted whose most recently used member was used longest ago;
+    the holes between and beside them count. What can be a victim, and how long the host keeps a copy: as in
     `gpumem.swap.snu.on_demand`. Nothing is moved within the pool. The iterations begin with an empty one, into which
-    all that crosses the boundary is brought, first what cannot leave then.
+    all that crosses the boundary is brought, first what cannot be evicted there.
 
     O(p) for a new or returning buffer, p pieces in the pool, and O(p r) for a run of r. Pure Python: 0.01 s an
     iteration for 600 ops.
@@ -109,11 +109,11 @@ def by_address(
     >>> from gpumem.io import bundled
     >>> trace, machine = rebatch(bundled("resnet18"), 10), Machine.named("rx5700xt")
     >>> capacity = trace.peak_load * 7 // 10
-    >>> found = by_address(trace, machine, capacity)
-    >>> found.turns[0].copies_in, found.turns[0].scattered  # five times there were bytes, in several pieces
+    >>> run = by_address(trace, machine, capacity)
+    >>> run.turns[0].copies_in, run.turns[0].scattered  # five times enough bytes were free, in several pieces
     (6, 5)
-    >>> line = simulate(found.plan.apply(trace), machine, found.placement)
-    >>> found.placement.height <= capacity, line.makespan == found.iteration_ns
+    >>> line = simulate(run.plan.apply(trace), machine, run.placement)
+    >>> run.placement.height <= capacity, line.makespan == run.iteration_ns
     (True, True)
 
     References
@@ -123,7 +123,7 @@ def by_address(
     one_of("fit", fit, FITS)
     at_least(1, capacity=capacity, alignment=alignment)
     at_least(2, iterations=iterations)
-    fits(trace, capacity)  # what no eviction helps
+    fits(trace, capacity)  # raises where no eviction helps
     run = _Run(trace, machine, Pieces(capacity - capacity % alignment, fit), alignment)
     known: dict[object, int] = {}
     turns, period = list[Tally](), 0
@@ -131,60 +131,61 @@ def by_address(
         turns.append(run.advance())
         period = len(turns) - known.setdefault(run.key(), len(turns))
     computation = simulate(trace, machine).makespan
-    seen = ByAddress(tuple(turns[-period:] if period else turns[1:]), period, computation)
+    result = ByAddress(tuple(turns[-period:] if period else turns[1:]), period, computation)
     if period != 1:
-        return seen
+        return result
     plan = Plan.of(trace, swaps(run.gaps, turns[-1].evicted(run.gaps, trace.n)), blocking=True)
-    return replace(seen, plan=plan, placement=_placement(trace, plan, run, turns[-1], alignment))
+    return replace(result, plan=plan, placement=_placement(trace, plan, run, turns[-1], alignment))
 
 
 class _Run(Residents):
     """Swapping on demand in pieces of a pool."""
 
     def __init__(self, trace: Trace, machine: Machine, pool: Pieces, alignment: int) -> None:
-        self.pool, self.wide = pool, (-(-trace.buffers.size // alignment) * alignment).tolist()
+        self.pool, self.aligned = pool, (-(-trace.buffers.size // alignment) * alignment).tolist()
         super().__init__(trace, machine)
 
     def begin(self, staying: Iterable[int]) -> None:
-        for b in (*staying, *self.gap):
-            self.place(b, 0)
-            if b in self.gap and self.size[b]:
-                self.used[b] = None
+        for buffer in (*staying, *self.last_gap):
+            self.allocate(buffer, 0)
+            if buffer in self.last_gap and self.size[buffer]:
+                self.lru[buffer] = None
 
     def key(self) -> object:
         return tuple(self.pool.rows), super().key()
 
-    def place(self, b: int, op: int) -> None:
-        size, pool = self.wide[b], self.pool
+    def allocate(self, buffer: int, op: int) -> None:
+        size, pool, tally = self.aligned[buffer], self.pool, self.tally
         if not size:
             return
         if (at := pool.find(size)) < 0:
             free = pool.largest()[1]
             if free >= size:
-                self.turn.scattered += 1
-                self.turn.most_scattered = max(self.turn.most_scattered, free)
+                tally.scattered += 1
+                tally.most_scattered = max(tally.most_scattered, free)
             for victim in self._victims(size):
                 self.evict(victim, op)
             at = pool.find(size)
         if at < 0:
             missing = size - pool.largest()[0]
-            hint = f"op {op} needs {human(size)} in one piece, and nobody who is in the way can go"
+            hint = f"op {op} needs {human(size)} in one piece, and nothing that is in the way can be evicted"
             raise NotReached(pool.capacity + missing, pool.capacity, "a pool", hint)
-        pool.take(b, at, size)
-        self.turn.placed[b, op] = at
+        pool.take(buffer, at, size)
+        tally.placed[buffer, op] = at
 
     def _victims(self, size: int) -> list[int]:
         """The least recently used resident of at least `size` bytes, or else a run of neighbours."""
-        if (one := next((b for b in self.used if self.wide[b] >= size and self.may_go(b)), None)) is not None:
-            return [one]
-        dirty = {b: 0 if b in self.on_host else self.size[b] for b in self.used}
-        run = self.pool.run(size, self.used, dirty, self.room)
-        self.turn.runs += bool(run)
+        large = (buffer for buffer in self.lru if self.aligned[buffer] >= size and self.can_evict(buffer))
+        if (victim := next(large, None)) is not None:
+            return [victim]
+        dirty = {buffer: 0 if buffer in self.on_host else self.size[buffer] for buffer in self.lru}
+        run = self.pool.run(size, lru=self.lru, dirty=dirty, host_free=self.host_free)
+        self.tally.runs += bool(run)
         return run
 
-    def give_back(self, b: int) -> None:
-        if self.size[b]:
-            self.pool.give_back(b)
+    def free(self, buffer: int) -> None:
+        if self.size[buffer]:
+            self.pool.free(buffer)
 
 
 def _placement(trace: Trace, plan: Plan, run: _Run, turn: Tally, alignment: int) -> Placement:
@@ -192,12 +193,12 @@ def _placement(trace: Trace, plan: Plan, run: _Run, turn: Tally, alignment: int)
     carried = plan.carried(trace)
     swapped = carried.trace
     offset = np.where(swapped.buffers.host, NOWHERE, 0)
-    for b, at in run.pool.at.items():
-        offset[b] = at  # crosses the boundary, and keeps its piece over it
-    for (b, op), at in turn.placed.items():
-        if op == trace.buffers.start[b] and not trace.eternal[b]:
-            offset[b] = at
-    back: I64 = swapped.ops.writes.idx[swapped.ops.writes.ptr[carried.back]]  # what each copy-in writes
-    for new, swap in zip(back.tolist(), plan.swaps):
-        offset[new] = turn.placed[swap.buffer, swap.before % trace.n]
+    for buffer, at in run.pool.at.items():
+        offset[buffer] = at  # crosses the boundary, and keeps its piece over it
+    for (buffer, op), at in turn.placed.items():
+        if op == trace.buffers.start[buffer] and not trace.eternal[buffer]:
+            offset[buffer] = at
+    returned: I64 = swapped.ops.writes.idx[swapped.ops.writes.ptr[carried.back]]  # what each copy-in writes
+    for buffer, swap in zip(returned.tolist(), plan.swaps):
+        offset[buffer] = turn.placed[swap.buffer, swap.before % trace.n]
     return Placement.at(swapped, offset, alignment=alignment)

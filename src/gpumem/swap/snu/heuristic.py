@@ -47,15 +47,16 @@ def heuristic(trace: Trace, machine: Machine, limit: int, *, seconds: float | No
     -----
     1. Free re-reads: gaps whose value the host has anyway need no copy-out. First those of buffers that live
        for ever and are never written; later, whenever a pair is taken, the other gaps of the same value.
-    2. Pairs of a copy-out and a copy-in, the largest first, until the load fits. Of equal ones the longer gap first.
+    2. Pairs of a copy-out and a copy-in, the largest first, until the live bytes fit. Of equal ones the longer gap
+       first.
     3. Overlap, the largest first: the copy-out takes the earliest free time of the link after its access and holds
-       the buffer meanwhile, the copy-in the latest before its access, both as far as the load allows.
+       the buffer meanwhile, the copy-in the latest before its access, both as far as the limit allows.
 
     The scan says no more than the order of these steps. Ours are: times of the unswapped iteration; gaps too
     short for their copies come last (a recurrent net has many, and they would stop every op); a gap that helps
     no op above the limit at its turn is passed over, and so is one that exceeds the pinned-host budget; a copy
-    for which the link has no time left in its gap stays at its access; who gets the room under the limit (see
-    `gpumem.swap.snu.overlap`). With enough pinned memory every limit from `floor` on is reached.
+    for which the link has no time left in its gap stays at its access; which copies get the free bytes below the
+    limit (see `gpumem.swap.snu.overlap`). With enough pinned memory every limit from `floor` on is reached.
 
     O(n + m log n) for m gaps over an op above the limit, plus the copies that lie in each other's way on the link.
 
@@ -74,39 +75,40 @@ def heuristic(trace: Trace, machine: Machine, limit: int, *, seconds: float | No
     if fits(trace, limit):
         return Plan.of(trace)
     line = simulate(trace, machine)
-    chosen, room, host = select(trace, machine, limit, line)
-    if room.over:
-        raise NotReached(room.peak, limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
-    return Plan.of(trace, host.settle(overlap(machine, chosen, room, line)))
+    chosen, live, host = select(trace, machine, limit, line)
+    if live.over:
+        raise NotReached(live.peak, limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
+    return Plan.of(trace, host.settle(overlap(machine, chosen, live, line)))
 
 
 def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, LiveBytes, Pinned]:
-    """Take free re-reads, then pairs, the largest first, until the load fits.
+    """Take free re-reads, then pairs, the largest first, until the live bytes fit.
 
-    Return them in the order of `gaps`, the live bytes that they leave, each absent over its whole gap, and what they
-    hold on the host. `line` is the unswapped iteration; the others as in `heuristic`.
+    Return them in the order of `gaps`, the live bytes that they leave, each off the device over its whole gap, and what
+    they hold on the host. `line` is the unswapped iteration; the others as in `heuristic`.
     """
-    room, found = LiveBytes.of(trace, limit), gaps(trace)
-    found = found.where(straddle(found, trace.load() > limit) & (found.size > 0))
-    host, order = Pinned(trace, found, machine.pinned), largest_first(found, line)
-    free, value = found.constant, found.value
-    again = Csr.grouped(value, np.arange(len(value)), int(value.max(initial=-1)) + 1)  # the gaps of each value
-    time, in_ns = lasts(found, line), machine.into.copy_ns(found.size)
-    pair_ns = in_ns + np.where(free, 0, machine.out.copy_ns(found.size))
-    for short in (False, True):  # gaps that are too short for their copies only where the others do not do
-        now = order[short | (time >= pair_ns)[order]]
-        for k in work.each([*now[free[now]].tolist(), *now[~free[now]].tolist()]):
-            if _take(host, k, room):
-                for other in again[value[k]].tolist():
-                    if short or time[other] >= in_ns[other]:
-                        _take(host, other, room)
-    return found.where(host.columns.taken), room, host
+    live, spans = LiveBytes.of(trace, limit), gaps(trace)
+    spans = spans.where(straddle(spans, trace.load() > limit) & (spans.size > 0))
+    host, order = Pinned(trace, spans, machine.pinned), largest_first(spans, line)
+    is_free, value = spans.constant, spans.value
+    of_value = Csr.grouped(value, np.arange(len(value)), int(value.max(initial=-1)) + 1)
+    time, in_ns = lasts(spans, line), machine.into.copy_ns(spans.size)
+    pair_ns = in_ns + np.where(is_free, 0, machine.out.copy_ns(spans.size))
+    for allows_short in (False, True):  # gaps too short for their copies only where the others do not suffice
+        rows = order[allows_short | (time >= pair_ns)[order]]
+        for row in work.each([*rows[is_free[rows]].tolist(), *rows[~is_free[rows]].tolist()]):
+            if _take(host, row, live):
+                # The host has the value from now on, so its other gaps need a copy-in only.
+                for other in of_value[value[row]].tolist():
+                    if allows_short or time[other] >= in_ns[other]:
+                        _take(host, other, live)
+    return spans.where(host.columns.taken), live, host
 
 
-def _take(host: Pinned, k: int, room: LiveBytes) -> bool:
-    """Take gap `k` if it helps an op that is above the limit still, and the host has room."""
-    after, before = int(host.found.after[k]), int(host.found.before[k])
-    if host.columns.taken[k] or not room.helps(after + 1, before) or not host.take(k, after, before):
+def _take(host: Pinned, row: int, live: LiveBytes) -> bool:
+    """Take a gap if it still helps an op above the limit, and the host has bytes for it."""
+    after, before = int(host.found.after[row]), int(host.found.before[row])
+    if host.columns.taken[row] or not live.helps(after + 1, before) or not host.take(row, after, before):
         return False
-    room.leave(after + 1, before, int(host.columns.size[k]))
+    live.leave(after + 1, before, int(host.columns.size[row]))
     return True

@@ -4,8 +4,8 @@
 
     refine (linear)      breakpoints where they matter, and a bound
     the program          whole buffers, the least stall at the limit: a better bound, and a solution
-    realise, the clock   the solution as plans; the best one by the clock is the incumbent
-    again                with breakpoints where a plan was above the limit; small: told what the solution took
+    realise, simulate    the solution as plans; the one with the shortest simulated iteration is the incumbent
+    repeat               with breakpoints where a plan was above the limit; small traces: the solution is cut off
 """
 
 from __future__ import annotations
@@ -32,22 +32,35 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import windows
 from gpumem.swap.planner import SWAPS, PlannerRecord, Proposal, plan_only, plans
 from gpumem.swap.snu.heuristic import heuristic
-from gpumem.swap.snu.realise import Away, all_orders, overlapped, ways
+from gpumem.swap.snu.realise import SwappedGaps, all_orders, overlapped, variants
 from gpumem.trace import F64, I64, Trace
 
-ROUNDS, SIZE = 6, 10_000  # linear programs, and their variables, to find breakpoints
-COARSE, COARSEST = 16, 0.01  # breakpoints, and the least size of a gap by the peak load, of the first program
-NODES = 50  # of the search tree of a program, where there is no deadline
-SMALL = 24  # ops: every instant is a breakpoint up to here
-TURNS, FEW = 3_000, 20  # solutions of the exact program that the clock is asked about; without a deadline
-SHARE, MOST = 0.3, 0.7  # of the time that is left, at most, for the linear programs; for an integer program
-SAFETY = 1e-7  # of an iteration: what the solver's tolerances may hide
+# None of these is tuned; docs/papers/snu.md has what they reach.
+
+# Linear programs to find breakpoints, and their variables at most.
+ROUNDS, SIZE = 6, 10_000
+# The first integer program: its breakpoints, and the least size of a gap as a share of the peak.
+COARSE, COARSEST = 16, 0.01
+# Nodes of the search tree of a program, where there is no deadline.
+NODES = 50
+# Ops up to which every instant is a breakpoint, and every order of copies is simulated.
+SMALL = 24
+# Solutions of the exact program that are simulated: with a deadline, and without one.
+SOLUTIONS, FEW_SOLUTIONS = 3_000, 20
+# Shares of the time that is left, at most: of the linear programs, of an integer program.
+SHARE, MOST = 0.3, 0.7
+# Ops that a plan exceeds the limit by most, whose instants become breakpoints.
+WORST = 8
+# Of an iteration: what the solver's tolerances may hide.
+SAFETY = 1e-7
+# Simulated times are whole ns, so that a solution that is better by less than this is none.
+HALF_NS = 0.5
 
 
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ilp(PlannerRecord):
-    """The planner `solve_ilp`, which says what its options are."""
+    """The planner `solve_ilp` and its options."""
 
     start: Plan | None = None
     bound: int = option(0)
@@ -88,12 +101,12 @@ def solve_ilp(
     seconds : float, optional
         The whole time; see `gpumem.swap`.
     progress : callable, optional
-        Told the incumbent, the bound and the gap.
+        Called with the incumbent, the bound and the gap.
 
     Returns
     -------
     Proposal
-        The best plan by the capacity clock, and what no plan of `Swap` decisions can beat.
+        The best plan in the byte-counting simulation, and what no plan of `Swap` decisions can beat.
 
     Raises
     ------
@@ -102,24 +115,24 @@ def solve_ilp(
 
     Notes
     -----
-    The program is that of the certified bound (`swap/fluid`) in whole numbers. For each gap and each breakpoint O is
-    the part copied out, I the part still to be copied in, A whether the buffer is away; A <= O, A <= I, a link copies
-    for no longer than time passes, and at each breakpoint what is held without swapping, less what is away, is at most
-    the limit. Time passes while ops run, and where an op waits, which is what the objective counts. A value is copied
-    out once for all its gaps. So the program relaxes the clock: what it proves holds for all plans of swaps whose
-    iterations are alike (a plan may take turns between several, see `Timeline.cycle`). `SAFETY` of an iteration is
-    taken off for the solver's tolerances.
+    The program is that of the certified bound (`swap/fluid`) in whole numbers. For each gap and each breakpoint O
+    is the part copied out, I the part still to be copied in, A whether the buffer is off the device; A <= O, A <=
+    I, a link copies for no longer than time passes, and at each breakpoint the live bytes without swapping, less
+    those off the device, are at most the limit. Time passes while ops run, and where an op waits, which is what the
+    objective counts. A value is copied out once for all its gaps. So the program relaxes the simulation: what it
+    proves holds for all plans of swaps whose iterations are alike (a plan may alternate between several, see
+    `Timeline.cycle`). `SAFETY` of an iteration is taken off for the solver's tolerances.
 
-    The statement in slots, where a copy-in needs its memory from the start of an op on, is stricter than the clock,
-    which hands out memory in the middle of an op.
+    The statement in slots, where a copy-in needs its memory from the start of an op on, is stricter than the
+    simulation, which allocates memory in the middle of an op.
 
-    A solution becomes plans (`realise`), and the clock says how long these take. Breakpoints are added where a plan is
-    above the limit. Up to `SMALL` ops every instant is a breakpoint and all orders of copies are looked at, so that the
-    solution's time by the clock is known, and the program is told not to propose it for less: it ends with the optimum,
-    given the `seconds`; without, after `FEW` solutions. Longer traces have some breakpoints, and end at a gap.
+    A solution becomes plans (`realise`), which are simulated. Breakpoints are added where a plan is above the limit. Up
+    to `SMALL` ops every instant is a breakpoint and all orders of copies are simulated, so that the solution's time is
+    known, and a constraint forbids it for less: the search ends with the optimum, given the `seconds`; without, after
+    `FEW_SOLUTIONS` solutions. Longer traces have some breakpoints, and end at a gap.
 
-    Gaps that together are below 1/2000 of the peak are taken to leave for nothing; in plans they pay. Nothing is proved
-    for several compute streams, and where the host needs time.
+    Gaps that together are below 1/2000 of the peak are assumed to be swapped at no cost; in plans they pay. Nothing is
+    proved for several compute streams, and where the host needs time.
 
     The first program has few breakpoints and no small gaps, since one with all of them rarely ends in time. Its plans
     count, not its bound. Without `seconds` it is the only one, and stops after `NODES` nodes of its tree.
@@ -141,11 +154,11 @@ def solve_ilp(
         raise ValueError("start: the program is about swaps alone, and so is what it proves")
     if fits(trace, limit):
         return as_it_is(trace, machine, limit)
-    found = _Search(trace, machine, limit, gap, max(bound, simulate(trace, machine).makespan))
-    found.begin(start)
-    with found.noted():
-        found.run()
-    return found.proposal()
+    search = _Search(trace, machine, limit, gap, bound=max(bound, simulate(trace, machine).makespan))
+    search.begin(start)
+    with search.noted():
+        search.run()
+    return search.proposal()
 
 
 ilp = plan_only(solve_ilp)
@@ -163,7 +176,7 @@ class _Search(Incumbent):
         self.base = simulate(self.trace, self.machine).makespan
 
     def begin(self, start: Plan | None) -> None:
-        """Begin with a plan that there is, that of the heuristic if nobody has one."""
+        """Begin with a plan, that of the heuristic if none is given."""
         if start is None:
             with suppress(NotReached), work.part(share=SHARE):
                 start = heuristic(self.trace, self.machine, self.limit)
@@ -178,83 +191,92 @@ class _Search(Incumbent):
         """Find breakpoints, then solve the program until nothing is left to gain, or no time."""
         if self.done:
             return
-        sure = in_a_row(self.trace, self.machine) and not self.trace.ops.blocking.any()
+        # With several streams or blocking ops the program is no relaxation, so that it proves nothing.
+        proves = in_a_row(self.trace, self.machine) and not self.trace.ops.blocking.any()
         if self.trace.n <= SMALL:
-            self.exactly(relax(self.trace, self.machine, stalls=True, tiny=0.0), sure)
+            self.solve_exactly(relax(self.trace, self.machine, stalls=True, tiny=0.0), proves)
             return
-        f = relax(self.trace, self.machine, stalls=True)
+        fluid = relax(self.trace, self.machine, stalls=True)
         with work.part(share=SHARE):
-            found = refine(f, self.trace.peak_load, self.limit, ROUNDS, SIZE)
-        self.raise_bound(found.dual, sure)
-        breaks = found.breaks
+            refined = refine(fluid, self.trace.peak_load, self.limit, ROUNDS, SIZE)
+        self.raise_bound(refined.dual, proves)
+        breaks = refined.breaks
         few = np.unique(breaks // 2 * 2)
         few = few[np.linspace(0, len(few) - 1, min(COARSE, len(few))).round().astype(np.int64)]
         with work.part(share=SHARE):
-            self.round(f.where(f.w.size >= COARSEST * self.trace.peak_load), few, sure=False)
+            self.solve_once(fluid.where(fluid.w.size >= COARSEST * self.trace.peak_load), few, proves=False)
         for _ in range(ROUNDS if work.hurried() else 0):
             if self.done or work.over() or not self.left:
                 break
             with work.part(share=MOST):
-                more = self.round(f, breaks, sure=sure)
+                more = self.solve_once(fluid, breaks, proves=proves)
             breaks = np.union1d(breaks, more)
 
-    def raise_bound(self, stall: float, sure: bool) -> None:
+    def raise_bound(self, stall: float, proves: bool) -> None:
         """Note that no plan stalls for less, but for the solver's tolerances."""
-        if sure and stall > -np.inf:
-            sure_of = ceil(min(stall, self.stall) - SAFETY * self.base - 2 * FEWER)
-            self.bound = max(self.bound, self.base + sure_of)
+        if proves and stall > -np.inf:
+            proved = ceil(min(stall, self.stall) - SAFETY * self.base - 2 * FEWER)
+            self.bound = max(self.bound, self.base + proved)
         work.tell(self.told)
 
-    def round(self, f: Fluid, breaks: I64, *, sure: bool) -> I64:
-        """Solve the program once; return instants to look at the next time."""
-        program = WholeProgram(f, breaks, self.trace.peak_load, self.limit, self.host)
-        x = self.solve(program, sure)
-        self.left = x is not None
-        return breaks[:0] if x is None else self.large(Away.of(f, breaks, *program.gone_at(x)))
+    def solve_once(self, fluid: Fluid, breaks: I64, *, proves: bool) -> I64:
+        """Solve the program once; return instants to add to its breakpoints."""
+        program = WholeProgram(fluid, breaks, self.trace.peak_load, self.limit, self.host)
+        solution = self.solve(program, proves)
+        self.left = solution is not None
+        if solution is None:
+            return breaks[:0]
+        return self.realise(SwappedGaps.of(fluid, breaks, *program.gone_at(solution)))
 
     @property
     def host(self) -> I64 | None:
-        """Bytes that the host has room for at each op; None where it has room for all that can be swapped."""
-        room = self.machine.pinned - self.trace.load(host=True)
-        return room if room.min() < self.trace.buffers.size.sum() else None
+        """Free bytes of the pinned budget at each op; None where they suffice for all that can be swapped."""
+        free = self.machine.pinned - self.trace.load(host=True)
+        return free if free.min() < self.trace.buffers.size.sum() else None
 
-    def most(self, program: WholeProgram) -> float:
+    def longest(self, program: WholeProgram) -> float:
         """No solution need stall for longer, in ns: all copies one after the other."""
-        w = program.f.w
-        return float(w.out_ns.sum() + w.in_ns.sum()) + self.base
+        gaps = program.f.w
+        return float(gaps.out_ns.sum() + gaps.in_ns.sum()) + self.base
 
-    def solve(self, program: WholeProgram, sure: bool) -> F64 | None:
+    def solve(self, program: WholeProgram, proves: bool) -> F64 | None:
         """Solve the program for what is better than the incumbent, if there is such a solution; note what is proved."""
-        best = min(self.stall - max(self.gap * (self.base + self.stall), 0.5), self.most(program))
+        best = min(self.stall - max(self.gap * (self.base + self.stall), HALF_NS), self.longest(program))
         nodes = None if work.hurried() else NODES
-        found = program.rows.solve(best=best, gap=self.gap, nodes=nodes, sure=sure)
-        self.raise_bound(best if found.status == INFEASIBLE else found.bound, sure)
-        return found.x
+        result = program.rows.solve(best=best, gap=self.gap, nodes=nodes, sure=proves)
+        self.raise_bound(best if result.status == INFEASIBLE else result.bound, proves)
+        return result.x
 
-    def exactly(self, f: Fluid, sure: bool) -> None:
-        """Solve the program that says what a plan says; look at every order of copies, and tell it what that takes."""
-        program = PlacedProgram(f, self.trace.peak_load, self.limit, self.trace.load(), self.host)
-        for _ in range((TURNS if work.hurried() else FEW) if sure else COARSE):
+    def solve_exactly(self, fluid: Fluid, proves: bool) -> None:
+        """Solve the program of whole plans; simulate every order of a solution's copies, then cut it off.
+
+        The cut says what the solution takes at least, its best simulated time: nothing is lost, since the plan that
+        takes it is known.
+        """
+        program = PlacedProgram(fluid, self.trace.peak_load, self.limit, self.trace.load(), self.host)
+        for _ in range((SOLUTIONS if work.hurried() else FEW_SOLUTIONS) if proves else COARSE):
             if self.done or work.over() or not self.left:
                 break
-            x = self.solve(program, sure)
-            if x is None:
+            solution = self.solve(program, proves)
+            if solution is None:
                 break
-            said = program.said(x)
-            plans, self.left = all_orders(f.w.where(said[0]), said[1], said[2], f.n, self.machine.duplex)
+            gap, release, fetch = said = program.said(solution)
+            spans, duplex = fluid.w.where(gap), self.machine.duplex
+            plans, self.left = all_orders(spans, release, fetch, n=fluid.n, duplex=duplex)
             times = [self.judge.offer(Plan.of(self.trace, swaps)) for swaps in work.each(plans)]
-            if work.over():  # some orders may be left, so nothing is known of what this takes
+            if work.over():  # some orders may be left, so that the solution's time is not known
                 break
-            program.forbid(*said, min(min(times) - self.base, 2 * self.most(program)))
+            program.forbid(*said, min(min(times) - self.base, 2 * self.longest(program)))
 
-    def large(self, away: Away) -> I64:
-        """Look at some ways to carry the solution out; return the instants where these are above the limit."""
-        load, before = away.live_bytes(self.trace, self.limit).load, self.stall
+    def realise(self, swapped: SwappedGaps) -> I64:
+        """Simulate variants of a solution; return the instants where the solution exceeds the limit most."""
+        load, before = swapped.live_bytes(self.trace, self.limit).load, self.stall
         over, others = np.flatnonzero(load > self.limit), windows(self.trace, self.machine)
-        away = away.also(self.trace, self.limit, others).needed(self.trace, self.limit)
-        for swaps in (overlapped(self.trace, self.machine, self.limit, away), *ways(self.trace, self.limit, away)):
+        swapped = swapped.add_needed(self.trace, self.limit, others).drop_needless(self.trace, self.limit)
+        by_heuristic = overlapped(self.trace, self.machine, self.limit, swapped)
+        for swaps in (by_heuristic, *variants(self.trace, self.limit, swapped)):
             self.judge.offer(Plan.of(self.trace, swaps))
         work.tell(self.told)
-        worst = over[np.argsort(-load[over], kind="stable")][:8]
+        worst = over[np.argsort(-load[over], kind="stable")][:WORST]
         self.left = len(worst) > 0 or self.stall < before
         return np.unique(np.concatenate([2 * worst, 2 * worst + 1]))

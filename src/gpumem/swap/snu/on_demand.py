@@ -1,4 +1,4 @@
-"""Swapping on demand: no plan, no prefetching; before an op, make its operands resident and evict for room.
+"""Swapping on demand: no plan, no prefetching; before an op, make its operands resident and evict for their bytes.
 
 A buffer has two copies, and three states once it is on the device or the host::
 
@@ -42,14 +42,14 @@ class OnDemandRun(Shown):
     """What swapping on demand does in one iteration."""
 
     gaps: Gaps  # all gaps of the trace
-    evicted: I64  # of each gap the op that needed the room, as in `Swap.release`; -1 where the buffer stayed
+    evicted: I64  # of each gap the op that needed its bytes, as in `Swap.release`; -1 where the buffer stayed
     copies_in: int
     copies_out: int
     bytes_in: int
     bytes_out: int
     copies_ns: int  # of all copies, one after the other: what they cost if each blocks and the ops have one stream
     dropped: int  # evictions of CLEAN buffers
-    short: int  # ops for which there was no room whatever was evicted
+    short: int  # ops that exceed the limit whatever was evicted
     iterations: int  # how many were followed
     period: int  # iterations after which all repeats; 0 where that was not seen
 
@@ -57,7 +57,7 @@ class OnDemandRun(Shown):
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDemand(PlannerRecord):
-    """The planner `on_demand`, which says what its options are."""
+    """The planner `on_demand` and its options."""
 
     victim: str = option("lru", VICTIMS)
     iterations: int = option(16)
@@ -65,7 +65,7 @@ class OnDemand(PlannerRecord):
 
     @property
     def name(self) -> str:
-        """What tables call it: by whether copies block."""
+        """Its name in tables: by whether copies block."""
         return "on-demand" if self.blocking else "on-demand-nonblocking"
 
 
@@ -94,19 +94,19 @@ def on_demand(
     seconds : float, optional
         The whole time; see `gpumem.swap`.
     blocking : bool
-        Whether the host waits for each copy, as the thesis' does: it hands a copy over when all before it has ended,
-        and the op when the copy has. Without it the same copies are issued at the same places, and nobody waits for
-        them but who needs what they move.
+        Whether the host waits for each copy, as the thesis' does: it enqueues a copy when all before it has ended,
+        and the op when the copy has. Without it the same copies are issued at the same places, and only ops wait for
+        them that need what they move.
 
     Returns
     -------
     Plan
-        Copies out are issued right before the op that needs the room, copies in right before the access.
+        Copies out are issued right before the op that needs the bytes, copies in right before the access.
 
     Raises
     ------
     NotReached
-        The pinned-host budget is too small for the copies that this way of swapping makes.
+        The pinned-host budget is too small for the copies that swapping on demand makes.
     ValueError
         An unknown victim, a limit or a number of iterations below 1.
 
@@ -119,12 +119,12 @@ def on_demand(
     block prefetches, as it were: a copy starts when the link and its memory are free, at the earliest after the copies
     issued before it, however much later the op for which it is issued. The decisions are the same.
 
-    Departures. A load limit has no addresses, so SNU's *contiguous* run of residents is a run in LRU order, and free
-    bytes count wherever they are; `gpumem.swap.snu.by_address` has addresses. A buffer without a later access in its
-    lifetime, or before its first one, is no victim: a rewrite shortens lifetimes by their gaps only. Where the state
-    repeats after several iterations only, or not at all, a plan cannot say so: the last iteration is taken, and where
-    its load exceeds the limit more is evicted, the least recently used first. A victim that the pinned-host budget
-    has no room for is passed over.
+    Departures. A limit of live bytes has no addresses, so SNU's *contiguous* run of residents is a run in LRU
+    order, and free bytes count wherever they are; `gpumem.swap.snu.by_address` has addresses. A buffer without a
+    later access in its lifetime, or before its first one, is no victim: a rewrite shortens lifetimes by their gaps
+    only. Where the state repeats after several iterations only, or not at all, a plan cannot say so: the last
+    iteration is taken, and where its live bytes exceed the limit more is evicted, the least recently used first. A
+    victim that exceeds the pinned-host budget is passed over.
 
     Examples
     --------
@@ -143,11 +143,11 @@ def on_demand(
         return Plan.of(trace)
     if work.over():
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
-    seen = follow(trace, machine, limit, victim=victim, iterations=iterations)
-    evicted, room = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned)
-    if room.over:
-        raise NotReached(room.peak, limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
-    return Plan.of(trace, swaps(seen.gaps, evicted), blocking=blocking)
+    run = follow(trace, machine, limit, victim=victim, iterations=iterations)
+    evicted, live = _evict_more(trace, run, limit, pinned=machine.pinned)
+    if live.over:
+        raise NotReached(live.peak, limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
+    return Plan.of(trace, swaps(run.gaps, evicted), blocking=blocking)
 
 
 @strict
@@ -162,8 +162,8 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> seen = follow(trace, machine, trace.peak_load * 7 // 10)
-    >>> seen.period, seen.short
+    >>> run = follow(trace, machine, trace.peak_load * 7 // 10)
+    >>> run.period, run.short
     (1, 0)
     """
     if limit < 1:
@@ -190,79 +190,80 @@ class _Bytes(Residents):
         super().__init__(trace, machine, ascending=True)
 
     def begin(self, staying: Iterable[int]) -> None:
-        self.used |= {b: None for b in self.gap if self.size[b]}
+        self.lru |= {buffer: None for buffer in self.last_gap if self.size[buffer]}
 
-    def place(self, b: int, op: int) -> None:
-        self.held += self.size[b]
-        if self.snu and self.held > self.limit:  # one buffer that is large enough, if there is one
+    def allocate(self, buffer: int, op: int) -> None:
+        self.held += self.size[buffer]
+        if self.snu and self.held > self.limit:  # one victim that is large enough, if there is one
             self._evict_one(self.held - self.limit, op)
         while self.held > self.limit and self._evict_one(0, op):
             pass
 
     def _evict_one(self, least: int, op: int) -> bool:
-        """Evict the least recently used with at least `least` bytes that the host has room for, if there is one."""
-        victim = next((b for b in self.used if self.size[b] >= least and self.may_go(b)), None)
+        """Evict the least recently used with at least `least` bytes that the host can take, if there is one."""
+        victim = next((buffer for buffer in self.lru if self.size[buffer] >= least and self.can_evict(buffer)), None)
         if victim is not None:
             self.evict(victim, op)
         return victim is not None
 
-    def give_back(self, b: int) -> None:
-        self.held -= self.size[b]
+    def free(self, buffer: int) -> None:
+        self.held -= self.size[buffer]
 
     def is_short(self) -> bool:
         return self.held > self.limit
 
 
-def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) -> tuple[I64, LiveBytes]:
-    """Evict more where the decisions of one iteration, repeated, exceed the limit; return them and what they leave.
+def _evict_more(trace: Trace, run: OnDemandRun, limit: int, *, pinned: int) -> tuple[I64, LiveBytes]:
+    """Evict more where the evictions of one iteration, repeated, exceed the limit; return them and what they leave.
 
-    They are kept if the host has room for them, else this begins with none.
+    A plan repeats one iteration; where the run's state repeats after several only, each evicted what the others left.
+    The run's evictions are kept if the host can take them all, else this begins with none.
     """
-    size, host = found.size, Pinned(trace, found, pinned)
-    release = np.where(evicted >= 0, evicted, found.before)
-    taken = np.flatnonzero(evicted >= 0).tolist()
-    if not all(host.take(k, int(release[k]) - 1, int(found.before[k])) for k in taken):
-        host, release = Pinned(trace, found, pinned), found.before.copy()
-    room, waiting = LiveBytes.of(trace, limit, (release, found.before, size)), _Waiting(found, size, trace.n)
-    for i in work.each(np.flatnonzero(room.load > limit).tolist()):
+    spans, size = run.gaps, run.gaps.size
+    host, release = Pinned(trace, spans, pinned), np.where(run.evicted >= 0, run.evicted, spans.before)
+    rows = np.flatnonzero(run.evicted >= 0).tolist()
+    if not all(host.take(row, int(release[row]) - 1, int(spans.before[row])) for row in rows):
+        host, release = Pinned(trace, spans, pinned), spans.before.copy()
+    live, unused = LiveBytes.of(trace, limit, (release, spans.before, size)), _LeastRecentlyUsed(spans, trace.n)
+    for op in work.each(np.flatnonzero(live.load > limit).tolist()):
         passed = []
-        for since, k in waiting.longest(i, release):
-            if not room.helps(i, i + 1):
-                passed.append((since, k))
+        for since, row in unused.pop_each(op, release):
+            if not live.helps(op, op + 1):
+                passed.append((since, row))
                 break
-            at = int(found.after[k]) + i - since
-            if host.take(k, at - 1, int(found.before[k])):
-                room.leave(at, int(release[k]), int(size[k]))
-                release[k] = at
+            at = int(spans.after[row]) + op - since
+            if host.take(row, at - 1, int(spans.before[row])):
+                live.leave(at, int(release[row]), int(size[row]))
+                release[row] = at
             else:
-                passed.append((since, k))
-        waiting.put_back(passed)
-        if room.helps(i, i + 1):  # no plan will come out of this
+                passed.append((since, row))
+        unused.put_back(passed)
+        if live.helps(op, op + 1):  # nothing is left to evict here, so that no plan reaches the limit
             break
-    return np.where(release < found.before, release, -1), room
+    return np.where(release < spans.before, release, -1), live
 
 
-class _Waiting:
-    """Who could be evicted at an op, the one that was used longest ago first: a heap of when that was, and the gap."""
+class _LeastRecentlyUsed:
+    """The gaps that could begin at an op, that of the least recently used buffer first: a heap by last use and gap."""
 
-    def __init__(self, found: Gaps, size: I64, n: int) -> None:
-        solid = np.flatnonzero(size > 0)
-        wraps = solid[found.before[solid] > n]  # they begin before op 0 as well
-        self._heap = sorted(zip((found.after[wraps] - n).tolist(), wraps.tolist()))
-        order = solid[np.argsort(found.after[solid], kind="stable")]
-        self._coming = list(zip(found.after[order].tolist(), order.tolist()))[::-1]
-        self._after = found.after
+    def __init__(self, spans: Gaps, n: int) -> None:
+        solid = np.flatnonzero(spans.size > 0)
+        wraps = solid[spans.before[solid] > n]  # they begin before op 0 as well
+        self._heap = sorted(zip((spans.after[wraps] - n).tolist(), wraps.tolist()))
+        order = solid[np.argsort(spans.after[solid], kind="stable")]
+        self._upcoming = list(zip(spans.after[order].tolist(), order.tolist()))[::-1]
+        self._after = spans.after
 
-    def longest(self, i: int, release: I64) -> Iterator[tuple[int, int]]:
-        """Take those that wait at op `i` off the heap one by one; ops are asked for in order."""
-        while self._coming and self._coming[-1][0] < i:
-            heappush(self._heap, self._coming.pop())
+    def pop_each(self, op: int, release: I64) -> Iterator[tuple[int, int]]:
+        """Take those off the heap one by one that are on the device at `op`; ops are passed in ascending order."""
+        while self._upcoming and self._upcoming[-1][0] < op:
+            heappush(self._heap, self._upcoming.pop())
         while self._heap:
-            since, k = heappop(self._heap)
-            if i - since < release[k] - self._after[k]:
-                yield since, k
+            since, row = heappop(self._heap)
+            if op - since < release[row] - self._after[row]:
+                yield since, row
 
     def put_back(self, rows: Iterable[tuple[int, int]]) -> None:
-        """Let them wait again."""
+        """Let them be evicted at a later op."""
         for row in rows:
             heappush(self._heap, row)

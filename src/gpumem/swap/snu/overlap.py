@@ -14,35 +14,36 @@ from gpumem.swap.plan.gaps import Gaps, lasts, needs_copy_out
 from gpumem.trace import I64
 
 
-def overlap(machine: Machine, chosen: Gaps, room: LiveBytes, line: Timeline) -> list[Swap]:
+def overlap(machine: Machine, chosen: Gaps, live: LiveBytes, line: Timeline) -> list[Swap]:
     """Move the copies of the chosen gaps, the largest first, to where they overlap computation.
 
-    Parameters as in AutoSwap's `schedule`; the swaps come in the order of `chosen`.
+    `line`: the unswapped iteration; `live`: the live bytes with each gap off the device over all its ops, from which
+    on this counts. The swaps come in the order of `chosen`.
 
     Notes
     -----
-    Issue order decides who goes first on the link, so a copy that shall start late is issued late. What the load
-    leaves free goes to copies in first, then to the buffers whose copies out end last: an op that
-    needs room had better wait for a copy that ends soon. O(m log n) for m gaps, plus the copies that lie in each
+    Issue order decides which copy goes first on the link, so a copy that shall start late is issued late. Bytes that
+    are free below the limit go to copies in first, then to the buffers whose copies out end last: an op that
+    needs bytes had better wait for a copy that ends soon. O(m log n) for m gaps, plus the copies that lie in each
     other's way on the link.
     """
     times, size, order = Times.of(line), chosen.size, largest_first(chosen, line).tolist()
-    leaves, gone, comes = _reserve(machine, chosen, order, times)
+    out_begins, out_ends, in_begins = _reserve(machine, chosen, order, times)
     release, prefetch = chosen.after + 1, chosen.before.copy()
-    for k in order:
-        if comes[k] >= 0:
-            wanted = max(int(times.started(comes[k])), int(release[k]))
-            prefetch[k] = room.fetch(min(wanted, prefetch[k]), prefetch[k], size[k])
-    until = np.clip(times.begins(gone), release, prefetch)
-    for k in np.argsort(-gone, kind="stable").tolist():
-        release[k] = room.hold(release[k], until[k], size[k])
-    out = np.clip(times.ended(leaves), chosen.after, release - 1)
+    for gap in order:
+        if in_begins[gap] >= 0:
+            trigger = max(int(times.started(in_begins[gap])), int(release[gap]))
+            prefetch[gap] = live.fetch(min(trigger, prefetch[gap]), prefetch[gap], size[gap])
+    until = np.clip(times.begins(out_ends), release, prefetch)
+    for gap in np.argsort(-out_ends, kind="stable").tolist():
+        release[gap] = live.hold(release[gap], until[gap], size[gap])
+    out = np.clip(times.ended(out_begins), chosen.after, release - 1)
     return Swap.each(chosen, release, prefetch, out)
 
 
-def largest_first(found: Gaps, line: Timeline) -> I64:
+def largest_first(spans: Gaps, line: Timeline) -> I64:
     """Return the order by size, of equal gaps the longer in time first."""
-    return np.lexsort((-lasts(found, line), -found.size))
+    return np.lexsort((-lasts(spans, line), -spans.size))
 
 
 def _reserve(machine: Machine, chosen: Gaps, order: list[int], times: Times) -> tuple[I64, I64, I64]:
@@ -52,14 +53,14 @@ def _reserve(machine: Machine, chosen: Gaps, order: list[int], times: Times) -> 
     in_ns = machine.into.copy_ns(size)
     outs = LinkTimes(times.period)
     ins = LinkTimes(times.period) if machine.duplex else outs
-    leaves, comes, gone = np.full(len(size), -1), np.full(len(size), -1), ready + out_ns
-    for k in order:
-        if out_ns[k]:
-            leaves[k] = outs.earliest(int(ready[k]), int(due[k] - in_ns[k]), int(out_ns[k]))
-            if leaves[k] >= 0:
-                outs.take(int(leaves[k]), int(out_ns[k]))
-            gone[k] = max(int(leaves[k]), int(ready[k])) + out_ns[k]
-        comes[k] = ins.latest(int(gone[k]), int(due[k]), int(in_ns[k]))
-        if comes[k] >= 0:
-            ins.take(int(comes[k]), int(in_ns[k]))
-    return leaves, gone, comes
+    out_begins, in_begins, out_ends = np.full(len(size), -1), np.full(len(size), -1), ready + out_ns
+    for gap in order:
+        if out_ns[gap]:
+            out_begins[gap] = outs.earliest(int(ready[gap]), int(due[gap] - in_ns[gap]), int(out_ns[gap]))
+            if out_begins[gap] >= 0:
+                outs.take(int(out_begins[gap]), int(out_ns[gap]))
+            out_ends[gap] = max(int(out_begins[gap]), int(ready[gap])) + out_ns[gap]
+        in_begins[gap] = ins.latest(int(out_ends[gap]), int(due[gap]), int(in_ns[gap]))
+        if in_begins[gap] >= 0:
+            ins.take(int(in_begins[gap]), int(in_ns[gap]))
+    return out_begins, out_ends, in_begins

@@ -1,8 +1,9 @@
-"""Swapping on demand, followed op by op: who is on the device, in which order they were used, what the host has.
+"""Swapping on demand, followed op by op: what is on the device, in which order it was used, what the host has.
 
-A run knows no future, so it keeps a value on the host until it is written or dies, in case it is evicted again. What
-the plan that comes out of it holds there, `facts.pinned` says. What room is, those say who follow it: bytes
-(`on_demand`), or pieces of a pool (`by_address`).
+The hooks around an op (section 5.3 of the thesis): before it, make its operands resident, and evict for them; after it,
+what it wrote is newer on the device (DIRTY). A run knows no future, so it keeps a value on the host until it is written
+or dies, in case it is evicted once more. What the resulting plan holds there, `facts.pinned` says. How device memory is
+counted is left to subclasses: in bytes (`on_demand`), or in pieces of a pool (`by_address`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Gaps, gaps
 from gpumem.trace import I64, Csr, Trace
 
+# A buffer that an op accesses on the device, whether it writes it, and the gap that begins there, -1 if of no bytes.
+Operand = tuple[int, bool, int]
+
 
 @dataclass(slots=True)
 class Tally:
@@ -30,145 +34,155 @@ class Tally:
     bytes_out: int = 0
     copies_ns: int = 0  # one after the other
     dropped: int = 0  # evictions of CLEAN buffers
-    short: int = 0  # ops for which there was no room whatever was evicted
+    short: int = 0  # ops that exceed the limit whatever was evicted
     runs: int = 0  # evictions of neighbours, where no single resident was large enough
-    scattered: int = 0  # buffers for which somebody had to go although there were bytes enough, not in one piece
+    scattered: int = 0  # buffers for which some were evicted although enough bytes were free, but not in one piece
     most_scattered: int = 0  # the most bytes that were free at such a moment
     final: dict[int, int] = field(default_factory=dict)  # gap -> the op for which its buffer was evicted
     placed: dict[tuple[int, int], int] = field(default_factory=dict)  # buffer and op -> its offset from then on
 
     @property
     def copies(self) -> int:
-        """Both ways."""
+        """Copies in both directions."""
         return self.copies_in + self.copies_out
 
     @property
     def bytes(self) -> int:
-        """Both ways."""
+        """Bytes in both directions."""
         return self.bytes_in + self.bytes_out
 
-    def evicted(self, found: Gaps, n: int) -> I64:
+    def evicted(self, spans: Gaps, n: int) -> I64:
         """Return for which op the buffer of each gap was evicted, as in `Swap.release`; -1 where it stayed."""
         rows, op = (np.array([*column], np.int64) for column in (self.final, self.final.values()))
-        evicted = np.full(len(found), -1)
-        evicted[rows] = found.after[rows] + 1 + (op - found.after[rows] - 1) % n
+        evicted = np.full(len(spans), -1)
+        evicted[rows] = spans.after[rows] + 1 + (op - spans.after[rows] - 1) % n
         return evicted
 
 
-def swaps(found: Gaps, evicted: I64) -> list[Swap]:
-    """Return the evictions as decisions, in the order in which they come about."""
-    taken = np.flatnonzero(evicted >= 0)
-    taken = taken[np.lexsort((found.buffer[taken], found.after[taken], evicted[taken]))]
-    chosen, release = found.where(taken), evicted[taken]
+def swaps(spans: Gaps, evicted: I64) -> list[Swap]:
+    """Return the evictions as decisions, in their order of time."""
+    rows = np.flatnonzero(evicted >= 0)
+    rows = rows[np.lexsort((spans.buffer[rows], spans.after[rows], evicted[rows]))]
+    chosen, release = spans.where(rows), evicted[rows]
     return Swap.each(chosen, release, chosen.before, release - 1)
 
 
 class Residents(ABC):
-    """Who is where; all that crosses the boundary is brought in first, those last that can leave then.
+    """The buffers on the device and on the host, iteration after iteration.
 
-    `ascending`: whether an op has its operands in that order, else as they are recorded.
+    What crosses the boundary is brought in first, in the order of last use. `ascending`: whether an op has its operands
+    in that order, else as they are recorded.
     """
 
     def __init__(self, trace: Trace, machine: Machine, *, ascending: bool = False) -> None:
-        b, n, self.gaps = trace.buffers, trace.n, gaps(trace)
-        self.size, self.room = b.size.tolist(), machine.pinned
-        self.out_ns, self.in_ns = machine.out.copy_ns(b.size).tolist(), machine.into.copy_ns(b.size).tolist()
-        mortal = np.flatnonzero(~b.host & ~trace.eternal)
-        self.starts, self.ends = (Csr.grouped(op[mortal], mortal, n).tolist() for op in (b.start, (b.end - 1) % n))
-        self.touched = _touched(trace, self.gaps, ascending)
-        self.used: dict[int, None] = {}  # who can go, the least recently used first
-        self.away: dict[int, int] = {}  # buffer -> the op for which it was evicted
-        self.on_host = set[int]()
-        self.turn = Tally()
+        buffers, n, self.gaps = trace.buffers, trace.n, gaps(trace)
+        self.size, self.host_free = buffers.size.tolist(), machine.pinned
+        self.out_ns = machine.out.copy_ns(buffers.size).tolist()
+        self.in_ns = machine.into.copy_ns(buffers.size).tolist()
+        mortal = np.flatnonzero(~buffers.host & ~trace.eternal)
+        lifetimes = buffers.start, (buffers.end - 1) % n
+        self.starts, self.ends = (Csr.grouped(op[mortal], mortal, n).tolist() for op in lifetimes)
+        self.operands = _operands(trace, self.gaps, ascending)
+        self.lru: dict[int, None] = {}  # what can be evicted, the least recently used first
+        self.off_device: dict[int, int] = {}  # buffer -> the op for which it was evicted
+        self.on_host = set[int]()  # CLEAN buffers: the host has their value
+        self.tally = Tally()
         wraps = np.flatnonzero(self.gaps.before >= n)
         wraps = wraps[np.argsort(self.gaps.after[wraps], kind="stable")]
-        self.gap = dict(zip(self.gaps.buffer[wraps].tolist(), wraps.tolist()))  # buffer -> the last gap that it was in
-        inside = np.flatnonzero(trace.crossing & ~b.host).tolist()
-        self.begin([x for x in inside if x not in self.gap])
+        self.last_gap = dict(zip(self.gaps.buffer[wraps].tolist(), wraps.tolist()))  # buffer -> the gap it is in
+        crossing = np.flatnonzero(trace.crossing & ~buffers.host).tolist()
+        self.begin([buffer for buffer in crossing if buffer not in self.last_gap])
 
     @abstractmethod
     def begin(self, staying: Iterable[int]) -> None:
-        """Bring in what crosses the boundary: those that have no gap there, then those of `gap`."""
+        """Bring in what crosses the boundary: those that have no gap there, then those of `last_gap`."""
 
     @abstractmethod
-    def place(self, b: int, op: int) -> None:
-        """Give `b` its bytes for `op`, and evict whom that takes."""
+    def allocate(self, buffer: int, op: int) -> None:
+        """Give a buffer its bytes for `op`, and evict what that takes."""
 
     @abstractmethod
-    def give_back(self, b: int) -> None:
-        """Take its bytes from `b`."""
+    def free(self, buffer: int) -> None:
+        """Free the bytes of a buffer on the device."""
 
     def key(self) -> object:
         """Return all that the next iteration depends on."""
-        return tuple(self.used), tuple(sorted(self.away.items())), frozenset(self.on_host)
+        return tuple(self.lru), tuple(sorted(self.off_device.items())), frozenset(self.on_host)
 
     def advance(self) -> Tally:
         """Follow one iteration op by op."""
-        turn = self.turn = Tally()
-        used, away, gap, on_host = self.used, self.away, self.gap, self.on_host
-        for i, (operands, made, dead) in enumerate(zip(self.touched, self.starts, self.ends)):
-            for b, _, _ in operands:  # no operand of this op is a victim
-                used.pop(b, None)
-            for b in made:
-                self.place(b, i)
-            for b in [b for b, _, _ in operands if b in away] if away else ():
-                self.place(b, i)
-                turn.copies_in += 1
-                turn.bytes_in += self.size[b]
-                turn.copies_ns += self.in_ns[b]
-                turn.final[gap[b]] = away.pop(b)
-            turn.short += self.is_short()
-            for b, written, begun in operands:
-                if written and b in on_host:
-                    self.forget(b)
-                if begun >= 0:
-                    gap[b], used[b] = begun, None
-            for b in dead:
-                if b in on_host:
-                    self.forget(b)
-                self.give_back(b)
-        return turn
+        self.tally = Tally()
+        for op, operands in enumerate(self.operands):
+            self._before(op, operands)
+            self.tally.short += self.is_short()
+            self._after(op, operands)
+        return self.tally
+
+    def _before(self, op: int, operands: list[Operand]) -> None:
+        """Make the operands of an op resident."""
+        lru, off_device, tally = self.lru, self.off_device, self.tally
+        for buffer, _, _ in operands:  # no operand of this op is a victim
+            lru.pop(buffer, None)
+        for buffer in self.starts[op]:
+            self.allocate(buffer, op)
+        for buffer in [buffer for buffer, _, _ in operands if buffer in off_device] if off_device else ():
+            self.allocate(buffer, op)
+            tally.copies_in += 1
+            tally.bytes_in += self.size[buffer]
+            tally.copies_ns += self.in_ns[buffer]
+            tally.final[self.last_gap[buffer]] = off_device.pop(buffer)
+
+    def _after(self, op: int, operands: list[Operand]) -> None:
+        """Note what an op wrote and used, and free what dies after it."""
+        for buffer, is_written, gap in operands:
+            if is_written and buffer in self.on_host:
+                self.forget(buffer)
+            if gap >= 0:
+                self.last_gap[buffer], self.lru[buffer] = gap, None
+        for buffer in self.ends[op]:
+            if buffer in self.on_host:
+                self.forget(buffer)
+            self.free(buffer)
 
     def is_short(self) -> bool:
-        """Whether there is no room for what is on the device."""
+        """Return whether what is on the device exceeds the limit."""
         return False
 
-    def may_go(self, b: int) -> bool:
-        """Whether the host has the value, or room for it."""
-        return b in self.on_host or self.size[b] <= self.room
+    def can_evict(self, buffer: int) -> bool:
+        """Return whether the host has the value, or free bytes for it."""
+        return buffer in self.on_host or self.size[buffer] <= self.host_free
 
-    def evict(self, b: int, op: int) -> None:
-        """Take `b` off the device for `op`; a DIRTY buffer is copied out first, a CLEAN one dropped."""
-        del self.used[b]
-        self.away[b] = op
-        self.give_back(b)
-        if b in self.on_host:
-            self.turn.dropped += 1
+    def evict(self, buffer: int, op: int) -> None:
+        """Take a buffer off the device for `op`; a DIRTY one is copied out first, a CLEAN one dropped."""
+        del self.lru[buffer]
+        self.off_device[buffer] = op
+        self.free(buffer)
+        if buffer in self.on_host:
+            self.tally.dropped += 1
             return
-        self.turn.copies_out += 1
-        self.turn.bytes_out += self.size[b]
-        self.turn.copies_ns += self.out_ns[b]
-        self.room -= self.size[b]
-        self.on_host.add(b)
+        self.tally.copies_out += 1
+        self.tally.bytes_out += self.size[buffer]
+        self.tally.copies_ns += self.out_ns[buffer]
+        self.host_free -= self.size[buffer]
+        self.on_host.add(buffer)
 
-    def forget(self, b: int) -> None:
-        """Give back what the host keeps of `b`: the value is gone."""
-        self.on_host.remove(b)
-        self.room += self.size[b]
+    def forget(self, buffer: int) -> None:
+        """Free what the host keeps of a buffer: the value is overwritten or dead."""
+        self.on_host.remove(buffer)
+        self.host_free += self.size[buffer]
 
 
-def _touched(trace: Trace, found: Gaps, ascending: bool) -> list[list[tuple[int, bool, int]]]:
-    """Of each op its operands on the device, whether it writes them, and the gap of some bytes that begins there."""
+def _operands(trace: Trace, spans: Gaps, ascending: bool) -> list[list[Operand]]:
     ops, stride = trace.ops, len(trace.buffers)
     reads, writes = (rows.rows() * stride + rows.idx for rows in (ops.reads, ops.writes))
     keys, first = np.unique(np.concatenate([reads, writes]), return_index=True)
     op, buffer = np.divmod(keys, max(stride, 1))
-    begun = np.full(len(keys), -1)
-    solid = np.flatnonzero(found.size > 0)
-    begun[np.searchsorted(keys, (found.after * stride + found.buffer)[solid])] = solid
+    gap = np.full(len(keys), -1)
+    solid = np.flatnonzero(spans.size > 0)
+    gap[np.searchsorted(keys, (spans.after * stride + spans.buffer)[solid])] = solid
     order = np.lexsort((keys if ascending else first, op))
     order = order[~trace.buffers.host[buffer[order]]]
-    columns = (column[order].tolist() for column in (buffer, np.isin(keys, writes), begun))
+    columns = (column[order].tolist() for column in (buffer, np.isin(keys, writes), gap))
     ptr = np.searchsorted(op[order], np.arange(trace.n + 1)).tolist()
     rows = list(zip(*columns))
-    return [rows[a:b] for a, b in pairwise(ptr)]
+    return [rows[start:stop] for start, stop in pairwise(ptr)]

@@ -1,7 +1,9 @@
-"""Algorithm 1 for one job as compiled loops: try the biggest tensor at the peak, again and again.
+"""Algorithm 1 for one job as compiled loops: try to swap the biggest tensor at the peak, over and over.
 
-A row is a window; `Board` has all that the loops read and write, `Biggest` which window over an op is the biggest.
-`swap_rounds` is the way in from Python.
+A job is what does not change: its tensors' gaps by row, the times of its ops, its options. Its progress is what the
+rounds write: the swap tasks so far, the link times and the host bytes that they take, the live bytes that they leave,
+the rows that are still worth a try. `swap_rounds` calls this module from Python. Lines are those of the paper's
+algorithm 1; docs/papers/tensile.md has them beside this reading.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from gpumem.swap.facts import link, pinned, segment_tree as _tree
 from gpumem.swap.facts.biggest import Biggest, biggest
 from gpumem.swap.facts.link import Taken
 from gpumem.swap.facts.pinned import Values
-from gpumem.swap.tensile.peak import NO_COPY, away, ops_between
+from gpumem.swap.tensile.peak import NO_COPY, counts_again, ops_between
 from gpumem.trace import I64, Bool
 
 
-class Tensors(NamedTuple):
-    """Columns over rows, ascending by value, then by `after`."""
+class TensorGaps(NamedTuple):
+    """Columns over gaps between accesses of a tensor, ascending by value, then by `after`."""
 
     buffer: I64
     size: I64
@@ -29,200 +31,222 @@ class Tensors(NamedTuple):
     in_ns: I64
     opens: I64  # ns: the access before the gap has ended
     closes: I64  # ns: the access after the gap starts
-    first: I64  # the first and the last row of the value
+    first: I64  # the first and the last gap of the same value
     last: I64
 
 
-class Made(NamedTuple):
-    """Columns over rows: what has been decided, and in which order."""
+class SwapTasks(NamedTuple):
+    """Columns over gaps: when each is swapped, and which are, in the order in which that was decided."""
 
     out_at: I64  # ns; `NO_COPY` where the host has the value
     in_at: I64
     out: I64  # ops, as in `Swap`
     release: I64
-    prefetch: I64
-    done: I64  # rows in the order in which they were swapped
+    prefetch: I64  # -1 where the gap is not swapped
+    done: I64  # the swapped gaps; the first counts[DONE] of these
 
 
-class Board(NamedTuple):
-    """What the rounds of a job read and write."""
+class SwapJob(NamedTuple):
+    """What the rounds of a job know and do not change."""
 
-    rows: Tensors
-    made: Made
+    gaps: TensorGaps
     start: I64  # ns of the ops, as in `Times`
     end: I64
-    outs: Taken
+    order: I64  # of each row of `SwapProgress.by_size`, the gap
+    place: I64  # of each gap, its row
+    n: int
+    most: int  # buffers that may be swapped
+    exact: bool  # accounting
+    rest: bool  # whether later accesses get their swap-ins at once (line 36)
+
+
+class SwapProgress(NamedTuple):
+    """What the rounds of a job have decided, and what that takes."""
+
+    tasks: SwapTasks
+    outs: Taken  # link times
     ins: Taken
     host: Values
-    by_size: Biggest
-    order: I64  # of each row of `by_size`, the row here
-    place: I64  # and the other way round
-    top: I64  # tree of the load
+    by_size: Biggest  # which gap over an op is the biggest
+    top: I64  # tree of the live bytes
     add: I64
-    on_host: I64  # values: the first row that is absent, -1 where the value was never copied out
+    on_host: I64  # values: the first gap that is swapped, -1 where the value was never copied out
     swapped: Bool  # buffers
-    now: I64  # the row to try next, -1 if nobody has looked; how many are done; how many buffers are swapped
-    n: int
-    most: int  # buffers
-    exact: bool  # accounting
-    rest: bool
+    counts: I64
 
 
-NEXT, DONE, BUFFERS = range(3)  # what `now` has
+# Indexes of `SwapProgress.counts`: the gap to try next, -1 where that has to be looked up; how many gaps and how many
+# buffers are swapped.
+NEXT, DONE, BUFFERS, COUNTS = range(4)
+ROOT = 1  # the node of the tree of live bytes that has the peak
 
 
 @inner
-def _op(job: Board) -> int:
-    """The op of the peak."""
-    return int(_tree.first_largest(job.top, job.add)) // 2
+def _peak_op(progress: SwapProgress) -> int:
+    return int(_tree.first_largest(progress.top, progress.add)) // 2
 
 
 @jit
-def following(job: Board) -> int:
-    """Return the row of the biggest tensor at the peak that is worth a try, -1 if there is none left."""
-    if job.now[NEXT] < 0:
-        found = biggest(job.by_size, _op(job))
-        job.now[NEXT] = job.order[found] if found >= 0 else -1
-    return int(job.now[NEXT])
+def next_gap(job: SwapJob, progress: SwapProgress) -> int:
+    """Return the gap of the biggest tensor at the peak that is worth a try, -1 if there is none left."""
+    if progress.counts[NEXT] < 0:
+        row = biggest(progress.by_size, _peak_op(progress))
+        progress.counts[NEXT] = job.order[row] if row >= 0 else -1
+    return int(progress.counts[NEXT])
 
 
 @jit
-def swap(job: Board, goal: int, budget: int, tries: int) -> int:
-    """Try to swap tensors until the peak is at most `goal` bytes; a row that fails is not tried at this op again.
+def swap(job: SwapJob, progress: SwapProgress, goal: int, budget: int, tries: int) -> int:
+    """Try to swap tensors until the peak is at most `goal` bytes (lines 24 to 36).
 
-    Return how many tries are left where a link has no `room` for the next, else 0.
+    A gap that fails is not tried at this op once more: what it needs only becomes scarcer. Return how many tries are
+    left where a link's columns are too short for the next one, else 0.
     """
-    while tries > 0 and job.top[1] > goal:
-        row = following(job)
-        if row < 0:
+    while tries > 0 and progress.top[ROOT] > goal:
+        gap = next_gap(job, progress)
+        if gap < 0:
             return 0
-        copies = job.rows.last[row] - job.rows.first[row] + 2
-        if min(link.room(job.outs), link.room(job.ins)) < copies:
+        copies = job.gaps.last[gap] - job.gaps.first[gap] + 2
+        if min(link.room(progress.outs), link.room(progress.ins)) < copies:
             return tries
-        job.now[NEXT] = -1
-        first, stop = _tasks(job, row)
-        if first < stop and _hold(job, budget, first, stop, row):
-            _settle(job, first, stop, row)
+        progress.counts[NEXT] = -1
+        first, stop = _propose(job, progress, gap)
+        if first < stop and _reserve_host(job, progress, budget, (first, stop), gap=gap):
+            _commit(job, progress, (first, stop), gap)
         tries -= 1
     return 0
 
 
 @inner
-def _kill(job: Board, row: int) -> None:
-    job.by_size.length[job.place[row]] = 0
+def _strike_out(job: SwapJob, progress: SwapProgress, gap: int) -> None:
+    """The gap is never to be tried any more."""
+    progress.by_size.length[job.place[gap]] = 0
 
 
 @inlined
-def _tasks(job: Board, row: int) -> tuple[int, int]:
-    """Write the swap tasks that make the tensor of `row` absent at the peak, and return among which rows they are."""
-    r = job.rows
-    new = job.on_host[r.value[row]] < 0
-    if new and not job.swapped[r.buffer[row]] and job.now[BUFFERS] >= job.most:
-        _kill(job, row)
+def _propose(job: SwapJob, progress: SwapProgress, gap: int) -> tuple[int, int]:
+    """Write swap tasks with which the tensor is off the device at the peak; return among which gaps, (0, 0): none."""
+    gaps = job.gaps
+    is_new = progress.on_host[gaps.value[gap]] < 0
+    # Line 29: as many swapped tensors as the job's ratio allows.
+    if is_new and not progress.swapped[gaps.buffer[gap]] and progress.counts[BUFFERS] >= job.most:
+        _strike_out(job, progress, gap)
         return 0, 0
-    if not new or not r.out_ns[row]:
-        return (row, row + 1) if _into(job, row, row, NO_COPY) else (0, 0)
-    for first in range(r.first[row], row + 1):
-        stop = _from(job, first, row)
+    if not is_new or not gaps.out_ns[gap]:  # the host has the value: a swap-in alone
+        return (gap, gap + 1) if _schedule_in(job, progress, gap, gap, out=NO_COPY) else (0, 0)
+    # Lines 20 to 22: where the swap-in before the first access does not fit, the copy-out is tried once more from the
+    # end of that access on.
+    for first in range(gaps.first[gap], gap + 1):
+        stop = _schedule_out(job, progress, first, gap)
         if stop:
             return first, stop
     return 0, 0
 
 
 @inlined
-def _from(job: Board, first: int, row: int) -> int:
-    """Copy the tensor out in gap `first`, and in again there and before the later accesses where it fits.
+def _schedule_out(job: SwapJob, progress: SwapProgress, first: int, gap: int) -> int:
+    """Copy the tensor out in gap `first`, and in there and before the later accesses where that fits.
 
-    Return the row behind the last one that was tried, 0 where it is not absent in gap `first` or at the peak.
+    Return the gap behind the last one that was tried, 0 where it is on the device in gap `first` or at the peak.
     """
-    r = job.rows
-    stop = min(r.closes[first], job.start[_peak_after(job, row)])  # out before that op starts
-    out = link.earliest(job.outs, r.opens[first], stop, r.out_ns[first])
-    if out < 0 or not _into(job, first, row, out):
+    gaps = job.gaps
+    # Lines 4 to 6 and 25: the earliest free time of the link, with an end before the op of the peak starts.
+    deadline = min(gaps.closes[first], job.start[_peak_behind(job, progress, gap)])
+    out = link.earliest(progress.outs, gaps.opens[first], deadline, gaps.out_ns[first])
+    if out < 0 or not _schedule_in(job, progress, first, gap, out=out):  # line 15: the swap-in before the first access
         return 0
-    last = r.last[row] + 1 if job.rest else row + 1
-    for k in range(first + 1, last):
-        if not _into(job, k, row, NO_COPY) and k == row:
+    last = gaps.last[gap] + 1 if job.rest else gap + 1
+    for later in range(first + 1, last):  # line 36: the rest of the accesses, in the order of time
+        if not _schedule_in(job, progress, later, gap, out=NO_COPY) and later == gap:
             return 0
     return int(last)
 
 
 @inner
-def _into(job: Board, k: int, row: int, out: int) -> bool:
-    """Drop the tensor of `row` in gap `k`, copied out at `out` unless the host has it, and copy it in again."""
-    r, m = job.rows, job.made
-    out_ns = r.out_ns[k] if out != NO_COPY else 0
-    begin = r.opens[k] if out == NO_COPY else out + out_ns
-    if k == row:
-        begin = max(begin, _back_from(job, row))
-    m.in_at[k] = link.latest(job.ins, begin, r.closes[k], r.in_ns[k])
-    m.out_at[k] = out
-    m.prefetch[k] = -1
-    if m.in_at[k] >= 0:
-        ops = ops_between(job.start, job.end, r.after[k], r.before[k], out, out_ns, m.in_at[k])
-        m.out[k], m.release[k], m.prefetch[k] = ops
-    return bool(m.prefetch[k] >= 0)
+def _schedule_in(job: SwapJob, progress: SwapProgress, at: int, gap: int, out: int) -> bool:
+    """Swap gap `at` of the tensor of `gap` by the latest swap-in that fits; the copy-out starts at `out`, if any."""
+    gaps, tasks = job.gaps, progress.tasks
+    out_ns = gaps.out_ns[at] if out != NO_COPY else 0
+    begin = gaps.opens[at] if out == NO_COPY else out + out_ns
+    if at == gap:
+        begin = max(begin, _earliest_in(job, progress, gap))
+    tasks.in_at[at] = link.latest(progress.ins, begin, gaps.closes[at], gaps.in_ns[at])
+    tasks.out_at[at] = out
+    tasks.prefetch[at] = -1
+    if tasks.in_at[at] >= 0:
+        copies, accesses = (out, out_ns, tasks.in_at[at]), (gaps.after[at], gaps.before[at])
+        tasks.out[at], tasks.release[at], tasks.prefetch[at] = ops_between(job.start, job.end, accesses, copies)
+    return bool(tasks.prefetch[at] >= 0)
 
 
 @inner
-def _peak_after(job: Board, row: int) -> int:
-    """The op of the peak, as it follows the access before the gap of `row`."""
-    after = job.rows.after[row]
-    return int(after + (_op(job) - after) % job.n)
+def _peak_behind(job: SwapJob, progress: SwapProgress, gap: int) -> int:
+    """The op of the peak, counted on from the access before the gap."""
+    after = job.gaps.after[gap]
+    return int(after + (_peak_op(progress) - after) % job.n)
 
 
 @inner
-def _back_from(job: Board, row: int) -> int:
-    """When the tensor may start to come in: the op of the peak has ended; by the paper's accounting, sooner."""
-    peak = _peak_after(job, row)
-    return int(job.end[peak] if job.exact else job.start[peak] - job.rows.in_ns[row] + 1)
+def _earliest_in(job: SwapJob, progress: SwapProgress, gap: int) -> int:
+    """When the swap-in may start: the op of the peak has ended; by the paper's accounting it only may not end before.
+
+    That counts a tensor from the end of its swap-in on (algorithm 2).
+    """
+    peak = _peak_behind(job, progress, gap)
+    return int(job.end[peak] if job.exact else job.start[peak] - job.gaps.in_ns[gap] + 1)
 
 
 @inlined
-def _hold(job: Board, budget: int, first: int, stop: int, row: int) -> bool:
-    """Let the host hold what is swapped through the gap of `row`; later gaps are left out where it has no room."""
-    m = job.made
-    for k in range(first, stop):
-        if m.prefetch[k] < 0 or pinned.take(job.host, job.n, budget, k, m.out[k], m.prefetch[k]):
+def _reserve_host(job: SwapJob, progress: SwapProgress, budget: int, proposed: tuple[int, int], gap: int) -> bool:
+    """Reserve host bytes for what is proposed; gaps behind `gap` are left out where it does not suffice."""
+    tasks, (first, stop) = progress.tasks, proposed
+    for at in range(first, stop):
+        if tasks.prefetch[at] < 0:
             continue
-        m.prefetch[k] = -1
-        if k <= row:
-            for taken in range(first, k):
-                if m.prefetch[taken] >= 0:
-                    pinned.drop(job.host, job.n, taken)
-            _kill(job, row)
+        if pinned.take(progress.host, job.n, budget, at, tasks.out[at], tasks.prefetch[at]):
+            continue
+        tasks.prefetch[at] = -1
+        if at <= gap:
+            for taken in range(first, at):
+                if tasks.prefetch[taken] >= 0:
+                    pinned.drop(progress.host, job.n, taken)
+            _strike_out(job, progress, gap)
             return False
     return True
 
 
 @jit
-def take(job: Board, rows: Tensors, made: Made, done: I64) -> None:
-    """Take the links for copies of another job."""
-    for k in done:
-        if made.out_at[k] != NO_COPY:
-            link.take(job.outs, made.out_at[k], rows.out_ns[k])
-        link.take(job.ins, made.in_at[k], rows.in_ns[k])
+def take_links(progress: SwapProgress, gaps: TensorGaps, tasks: SwapTasks, done: I64) -> None:
+    """Take the link times of the copies of `done`, gaps of this job or of another."""
+    for gap in done:
+        if tasks.out_at[gap] != NO_COPY:
+            link.take(progress.outs, tasks.out_at[gap], gaps.out_ns[gap])
+        link.take(progress.ins, tasks.in_at[gap], gaps.in_ns[gap])
 
 
 @inlined
-def _settle(job: Board, first: int, stop: int, row: int) -> None:
-    """Count what was made: the load, the links, the rows that need no try any more."""
-    r, m, since, earliest = job.rows, job.made, job.now[DONE], -1
-    for k in range(first, stop):
-        if m.prefetch[k] < 0:
+def _commit(job: SwapJob, progress: SwapProgress, proposed: tuple[int, int], gap: int) -> None:
+    """Make the proposed tasks progress: live bytes (algorithm 2), links, the gaps that need no try any more."""
+    gaps, tasks, (first, stop) = job.gaps, progress.tasks, proposed
+    begun, earliest = progress.counts[DONE], -1
+    for at in range(first, stop):
+        if tasks.prefetch[at] < 0:
             continue
         if earliest < 0:
-            earliest = k
-        _kill(job, k)
-        back = away(job.start, r.before[k], m.prefetch[k], m.in_at[k] + r.in_ns[k], job.exact)
-        _tree.add_around(job.top, job.add, 2 * job.n, 2 * m.release[k], 2 * back, -r.size[k])
-        m.done[job.now[DONE]] = k
-        job.now[DONE] += 1
-    take(job, r, m, m.done[since : job.now[DONE]])
-    if job.on_host[r.value[row]] < 0:
-        job.on_host[r.value[row]] = earliest
-    job.now[BUFFERS] += not job.swapped[r.buffer[row]]
-    job.swapped[r.buffer[row]] = True
-    if r.out_ns[row]:  # before its first absence a value would need a copy-out of its own
-        for k in range(r.first[row], job.on_host[r.value[row]]):
-            _kill(job, k)
+            earliest = at
+        _strike_out(job, progress, at)
+        ends = tasks.in_at[at] + gaps.in_ns[at]
+        back = counts_again(job.start, gaps.before[at], tasks.prefetch[at], ends, exact=job.exact)
+        off_device = 2 * tasks.release[at], 2 * back  # positions of the tree: two for each op
+        _tree.add_around(progress.top, progress.add, 2 * job.n, *off_device, -gaps.size[at])
+        tasks.done[progress.counts[DONE]] = at
+        progress.counts[DONE] += 1
+    take_links(progress, gaps, tasks, tasks.done[begun : progress.counts[DONE]])
+    value, buffer = gaps.value[gap], gaps.buffer[gap]
+    if progress.on_host[value] < 0:
+        progress.on_host[value] = earliest
+    progress.counts[BUFFERS] += not progress.swapped[buffer]
+    progress.swapped[buffer] = True
+    if gaps.out_ns[gap]:  # to swap a gap before the first one would take a copy-out of its own
+        for at in range(gaps.first[gap], progress.on_host[value]):
+            _strike_out(job, progress, at)

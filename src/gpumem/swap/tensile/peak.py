@@ -1,4 +1,4 @@
-"""What a job holds over its tensor access sequence with swap tasks (TENSILE's algorithm 2): when a tensor counts.
+"""TENSILE's algorithm 2: from which op to which a swapped tensor counts as live bytes of its job.
 
 Time goes to the right; the bytes of a swapped tensor are there (#) or not::
 
@@ -7,8 +7,9 @@ Time goes to the right; the bytes of a swapped tensor are there (#) or not::
     exact      ##################|                      ##########################
     paper      ##################|                                   #############   a swap-in counts at its end
 
-What a job holds changes between ops only: what leaves during an op counts through it, what comes in during an op
-counts from its beginning. So `exact` is the load of the rewritten trace, to the byte.
+Live bytes change between ops only: what leaves during an op counts through it, what comes in during an op counts from
+its beginning. So `exact` is the live bytes of the rewritten trace, to the byte. Line 13 of the printed algorithm counts
+a swap-in at its end (`paper`), which underestimates the peak.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from gpumem.base.jit import jit
 from gpumem.trace import I64
 
 ACCOUNTING = ("exact", "paper")
-NO_COPY = -1
+NO_COPY = -1  # ns: the host has the value, so nothing is copied out
 
 
 @jit
-def ops_between(
-    start: I64, end: I64, after: int, before: int, out_at: int, out_ns: int, in_at: int
-) -> tuple[int, int, int]:
-    """Return `out`, `release` and `prefetch` of a swap with copies at these times; no `prefetch`, -1, if no op fits."""
+def ops_between(start: I64, end: I64, accesses: tuple[int, int], copies: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return `out`, `release` and `prefetch` of a swap between two accesses; -1 for `prefetch` if no op fits between.
+
+    `start`, `end`: ns of the ops. `accesses`: ops `after` and `before`. `copies`: ns, when the copy-out starts
+    (`NO_COPY`: there is none), how long it takes, when the copy-in starts.
+    """
+    (after, before), (out_at, out_ns, in_at) = accesses, copies
     leaves, release = after, after + 1
     if out_at != NO_COPY:
         release = min(max(int(np.searchsorted(start, out_at + out_ns)), after + 1), before)
@@ -36,6 +40,6 @@ def ops_between(
 
 
 @jit
-def away(start: I64, before: int, prefetch: int, ends: int, exact: bool) -> int:
-    """Return the op from which on a buffer counts again whose copy-in `ends` at a time, by one of `ACCOUNTING`."""
+def counts_again(start: I64, before: int, prefetch: int, ends: int, exact: bool) -> int:
+    """Return the op from which on a tensor counts whose copy-in `ends` at a time: by `exact` accounting, or paper's."""
     return prefetch if exact else min(max(int(np.searchsorted(start, ends)), prefetch), before)

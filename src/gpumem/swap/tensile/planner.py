@@ -1,4 +1,4 @@
-"""TENSILE: swap what the peak holds, biggest tensor first, over all jobs that share a GPU, and recompute what is left.
+"""TENSILE: swap what the peak holds, biggest tensor first, over all jobs that share a GPU, then recompute.
 
 Read `peak` (algorithm 2) and `swap_rounds` (algorithm 1) beside this file (algorithm 3).
 """
@@ -27,11 +27,15 @@ from gpumem.trace import Trace
 
 LINKS = ("global", "job")
 RATIOS = ("job", "system")
-TRIES = 1000  # between two looks at the clock
+# Tries of one job between two checks of the deadline, which a compiled loop cannot do. Not tuned; some milliseconds.
+TRIES = 1000
+# The authors' code ends when the last `WINDOW` sums of peaks differ by less than this share of them.
+WINDOW, CONVERGED = 3, 0.0005
+ROUNDING = 1e-9  # 0.29 * 100 is 28.999999999999996 in floating point, and has to be 29 buffers
 
 
 @strict
-def schedule(
+def schedule(  # noqa: PLR0913  a planner's options are its interface
     tasks: Sequence[Task],
     machine: Machine,
     capacity: int,
@@ -58,7 +62,7 @@ def schedule(
     link : str
         `global`: a copy of one job takes the link from all. `job`: from its own copies only (the authors' code).
     accounting : str
-        `exact`, or `paper`; see `peak`.
+        `exact`, or `paper`, which counts a swapped-in tensor from the end of its copy; see `peak`.
     rest : bool
         Whether the later accesses of a swapped tensor get their swap-ins at once, as printed, or when they lie over
         a peak.
@@ -88,9 +92,9 @@ def schedule(
     Notes
     -----
     O((n + m) log n + k (m + c)) for m gaps, k tries and c copies on a link; docs/papers/tensile.md has the
-    paper's pseudo-code beside this reading. Each success makes the op of a job's peak hold less, so the rounds end.
-    On the common link a copy of one job takes the time at which it runs in an iteration that starts with the others';
-    jobs whose iterations differ in length drift apart, which nobody can plan for (section 4.1).
+    paper's pseudo-code beside this reading. Each success lowers the live bytes at the op of a job's peak, so the rounds
+    end. On the common link a copy of one job takes the time at which it runs in an iteration that starts with the
+    others'; jobs whose iterations differ in length drift apart, which no plan can foresee (section 4.1).
 
     Examples
     --------
@@ -115,17 +119,17 @@ def schedule(
     hosts = list[Pinned]()
     jobs = [
         SwapRounds(
-            t.trace,
+            task.trace,
             machine,
-            t.duration,
-            most=most(t) if ratio_of == "job" else len(t.trace.buffers),
+            task.duration,
+            most=most(task) if ratio_of == "job" else len(task.trace.buffers),
             hosts=hosts,
             accounting=accounting,
             rest=rest,
         )
-        for t in tasks
+        for task in tasks
     ]
-    shares = [1.0 if ratio_of == "job" else t.ratio for t in tasks]
+    shares = [1.0 if ratio_of == "job" else task.ratio for task in tasks]
     _swap(jobs, 0 if least else capacity, shared=link == "global", rounds=rounds, shares=shares)
     dropped: list[list[Recompute]] = [[] for _ in tasks]
     if recompute and sum(job.peak for job in jobs) > capacity and not work.over():
@@ -134,42 +138,48 @@ def schedule(
 
 
 def most(task: Task) -> int:
-    """How many buffers may be swapped."""
+    """How many buffers of a job may be swapped."""
     device = int((~task.trace.buffers.host).sum())
-    return math.floor(task.ratio * device + 1e-9)  # 0.29 of 100 is 29
+    return math.floor(task.ratio * device + ROUNDING)
 
 
 def _swap(jobs: Sequence[SwapRounds], goal: int, *, shared: bool, rounds: int | None, shares: Sequence[float]) -> None:
-    """Swap the biggest tensor of all peaks, again and again; `shares`: of each job in all that is swapped, at most."""
-    sums, tries = [sum(job.peak for job in jobs)], TRIES if len(jobs) == 1 and rounds is None else 1
-    while sums[-1] > goal and not _settled(sums, rounds) and not work.over():
+    """Swap the biggest tensor of all peaks, over and over (algorithm 3, lines 3 to 9).
+
+    `shares`: the share of each job in all that is swapped, at most.
+    """
+    # One job alone may try many tensors in a call; several take turns, and `rounds` counts each success.
+    tries = TRIES if len(jobs) == 1 and rounds is None else 1
+    sums = [sum(job.peak for job in jobs)]
+    while sums[-1] > goal and not _has_converged(sums, rounds) and not work.over():
         swapped = [len(job.done) for job in jobs]
-        within = [share and count <= share * sum(swapped) for count, share in zip(swapped, shares)]
-        found = [(job.biggest(), job.peak, -k) for k, job in enumerate(jobs) if within[k]]
-        size, peak, k = max(found, default=(-1, 0, 0))  # of equal tensors that of the higher peak
+        may_swap = [share and count <= share * sum(swapped) for count, share in zip(swapped, shares)]
+        # Of equal tensors that of the higher peak, then that of the first job.
+        tensors = [(job.biggest(), job.peak, -index) for index, job in enumerate(jobs) if may_swap[index]]
+        size, peak, index = max(tensors, default=(-1, 0, 0))
         if size < 0:
             return
-        job = jobs[-k]
+        job = jobs[-index]
         done = job.swap(goal - sums[-1] + peak, tries)
         if not len(done):
             continue
         sums.append(sum(job.peak for job in jobs))
         for other in jobs if shared else ():
             if other is not job:
-                other.take(job, done)
+                other.take_links(job, done)
 
 
-def _settled(sums: Sequence[int], rounds: int | None) -> bool:
-    """Whether the peak has stopped to fall, as the authors' code sees it."""
-    last = sums[-3:]
-    return rounds is not None and len(sums) > max(rounds, 2) and max(last) - min(last) < 0.0005 * max(last)
+def _has_converged(sums: Sequence[int], rounds: int | None) -> bool:
+    """Whether the sum of the peaks falls no more, as the authors' code judges it."""
+    last = sums[-WINDOW:]
+    return rounds is not None and len(sums) > max(rounds, 2) and max(last) - min(last) < CONVERGED * max(last)
 
 
 def _recompute(jobs: Sequence[RecomputeRounds], capacity: int) -> list[list[Recompute]]:
-    """Drop and recompute what saves most bytes per ns of all peaks, until the capacity is reached."""
+    """Recompute what saves most bytes per ns (MSPS) at any peak, until the capacity is reached (lines 10 to 12)."""
     while sum(job.peak for job in jobs) > capacity and not work.over():
-        found = [(job, job.best()) for job in jobs]
-        job, row = max(found, key=lambda pair: pair[0].value(pair[1]), default=(None, -1))
+        best = [(job, job.best()) for job in jobs]
+        job, row = max(best, key=lambda pair: pair[0].msps(pair[1]), default=(None, -1))
         if job is None or row < 0:
             break
         job.drop(row)
@@ -186,7 +196,7 @@ def _scheduled(job: SwapRounds, dropped: Sequence[Recompute]) -> Scheduled:
 @strict_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensile(PlannerRecord):
-    """The planner `tensile`, which says what its options are."""
+    """The planner `tensile` and its options."""
 
     accounting: str = option("exact", ACCOUNTING)
     rest: bool = True
@@ -206,21 +216,21 @@ def tensile(
     ratio: float = 1.0,
     seconds: float | None = None,
 ) -> Plan:
-    """Plan swaps, then recomputations, that bring the load of one job down to `limit` bytes without a wait for a copy.
+    """Plan swaps, then recomputations, that bring one job's peak down to `limit` bytes without a wait for a copy.
 
     Parameters
     ----------
     trace, machine, limit
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
     accounting, rest, recompute, ratio
-        As in `schedule` and `Task`. With `paper` accounting the load may exceed the limit.
+        As in `schedule` and `Task`. With `paper` accounting the live bytes may exceed the limit.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
 
     Raises
     ------
     NotReached
-        Swaps that hide behind computation, and recomputations, do not get there (`reached`: the lowest load).
+        Swaps that hide behind computation, and recomputations, do not get there (`reached`: the lowest peak).
 
     Notes
     -----
@@ -242,7 +252,7 @@ def tensile(
     if fits(trace, limit):
         return Plan.of(trace)
     task = Task(trace, machine.durations(trace), ratio)
-    (found,) = schedule([task], machine, limit, accounting=accounting, rest=rest, recompute=recompute)
-    if found.peak > limit:
-        raise NotReached(found.peak, limit, hint=work.hint("TENSILE lets no computation wait for a copy"))
-    return found.plan
+    (job,) = schedule([task], machine, limit, accounting=accounting, rest=rest, recompute=recompute)
+    if job.peak > limit:
+        raise NotReached(job.peak, limit, hint=work.hint("TENSILE lets no computation wait for a copy"))
+    return job.plan

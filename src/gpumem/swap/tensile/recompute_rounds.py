@@ -1,4 +1,4 @@
-"""One job in TENSILE's recomputation rounds: what its peak holds, by memory saved per second of running ops again."""
+"""One job in TENSILE's recomputation rounds (section 4.4): what its peak holds, by bytes saved per ns (MSPS)."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ from gpumem.trace import I64
 
 
 class RecomputeRounds:
-    """What is left to drop after the swap rounds: gaps of buffers that are never absent otherwise.
+    """What is left to drop after the swap rounds: gaps of buffers that are never swapped ("never been released").
 
-    A recomputation reads its sources where it runs, so they must be there, and stay there: what the chosen ones of a
-    place read is not dropped around it.
+    A recomputation reads its sources on the device, so they must be there, and stay there: what the recomputations
+    before an op read is not dropped around that op.
     """
 
     def __init__(self, job: SwapRounds, duration: I64) -> None:
         self.job, self.taken = job, list[Recompute]()
         trace = job.trace
-        b, g = trace.buffers, gaps(trace)
-        kept = ~np.isin(g.buffer, job.buffers) & ~b.persistent[g.buffer]
-        kept &= (g.before > g.after + 1) & (g.before < trace.n) & (g.size > 0)
-        found = recomputable(trace, job.machine, g.where(kept), earlier=False)
-        worth = found.gaps.size / np.maximum(found.times(duration), 1)
-        rows = np.flatnonzero(found.ok)
+        spans = gaps(trace)
+        never_swapped = ~np.isin(spans.buffer, job.buffers) & ~trace.buffers.persistent[spans.buffer]
+        never_swapped &= (spans.before > spans.after + 1) & (spans.before < trace.n) & (spans.size > 0)
+        values = recomputable(trace, job.machine, spans.where(never_swapped), earlier=False)
+        worth = values.gaps.size / np.maximum(values.times(duration), 1)
+        rows = np.flatnonzero(values.ok)
         rows = rows[np.argsort(-worth[rows], kind="stable")]
-        self.gaps, self.worth = found.gaps.where(rows), worth[rows]
+        self.gaps, self.worth = values.gaps.where(rows), worth[rows]
         self.by_worth = Biggest.of(self.gaps.after + 1, self.gaps.before, trace.n)
         self.device = Device(trace, Origins.of(trace), job.swaps()[0])
-        self.made: dict[int, list[Recompute]] = defaultdict(list)  # before each op; nobody else reads it
-        self.beside: dict[int, int] = defaultdict(int)  # bytes needed before an op, beside what is counted there
-        self.needed: dict[int, set[int]] = defaultdict(set)  # before which ops recomputations read a buffer
-        self._next, self._made = -1, Replay(0, frozenset(), {}, (), {})
+        self.before: dict[int, list[Recompute]] = defaultdict(list)  # what is recomputed before each op
+        self.scratch: dict[int, int] = defaultdict(int)  # bytes needed before an op, beside what is counted there
+        self.readers: dict[int, set[int]] = defaultdict(set)  # before which ops recomputations read a buffer
+        self._next, self._replay = (
+            -1,
+            Replay(place=0, wanted=frozenset(), held={}, reruns=(), spans={}),
+        )  # the row that `best` returned, and its ops
 
     @property
     def peak(self) -> int:
@@ -50,48 +53,49 @@ class RecomputeRounds:
     def best(self) -> int:
         """Return the row that saves most bytes per ns at the peak, -1 if there is none left."""
         while self._next < 0:
-            found = biggest(self.by_worth, self.job.footprint.op)
-            if found < 0:
+            row = biggest(self.by_worth, self.job.footprint.op)
+            if row < 0:
                 return -1
-            if self._possible(found):
-                self._next = found
+            if self._is_possible(row):
+                self._next = row
         return self._next
 
-    def value(self, row: int) -> float:
-        """Return the bytes per ns of a row; no row has none."""
+    def msps(self, row: int) -> float:
+        """Return the bytes that a row saves per ns (the paper's MSPS); -1, less than any, without a row."""
         return float(self.worth[row]) if row >= 0 else -1.0
 
     def drop(self, row: int) -> None:
-        """Drop the buffer of the `best` row in its gap and make it again, unless the host has no room for that."""
-        made, gone, trace, footprint = self._made, self._gone(row), self.job.trace, self.job.footprint
+        """Recompute the buffer of the `best` row after its gap, unless the host cannot keep its generators' states."""
+        replayed, recompute, trace, footprint = self._replay, self._recompute(row), self.job.trace, self.job.footprint
         self._next = -1
         self.by_worth.length[row] = 0
-        if not self.job.keep(states(trace, [made], self.job.host.states)):
+        if not self.job.keep(states(trace, [replayed], self.job.host.states)):
             return
-        needs = beside(made, trace.buffers.size)
-        footprint.leave(gone.after + 1, gone.at, int(trace.buffers.size[gone.buffer]))
-        footprint.need(gone.at, needs - self.beside[gone.at])
-        self.beside[gone.at] = needs
-        for b in made.sources:
-            self.needed[b].add(gone.at)
-        self.device.decide([gone])
-        self.made[gone.at].append(gone)
-        self.taken.append(gone)
+        at, scratch = recompute.at, beside(replayed, trace.buffers.size)
+        footprint.leave(recompute.after + 1, at, int(trace.buffers.size[recompute.buffer]))
+        footprint.need(at, scratch - self.scratch[at])
+        self.scratch[at] = scratch
+        for buffer in replayed.sources:
+            self.readers[buffer].add(at)
+        self.device.decide([recompute])
+        self.before[at].append(recompute)
+        self.taken.append(recompute)
 
-    def _gone(self, row: int) -> Recompute:
-        buffer, after, before = (int(x[row]) for x in (self.gaps.buffer, self.gaps.after, self.gaps.before))
+    def _recompute(self, row: int) -> Recompute:
+        columns = self.gaps.buffer, self.gaps.after, self.gaps.before
+        buffer, after, before = (int(column[row]) for column in columns)
         return Recompute(buffer, after, before, before)
 
-    def _possible(self, row: int) -> bool:
-        """Whether its sources are there, nobody needs it meanwhile, and the recomputation makes no peak as high."""
-        gone, footprint = self._gone(row), self.job.footprint
-        if any(gone.after < place <= gone.at for place in self.needed[gone.buffer]):
-            self.by_worth.length[row] = 0  # it stays so
+    def _is_possible(self, row: int) -> bool:
+        """Whether its sources are there, no recomputation reads it meanwhile, and its scratch makes no peak as high."""
+        recompute, footprint = self._recompute(row), self.job.footprint
+        if any(recompute.after < op <= recompute.at for op in self.readers[recompute.buffer]):
+            self.by_worth.length[row] = 0  # readers only become more, so it stays impossible
             return False
         try:
-            self._made = replay(self.device, [*self.made[gone.at], gone], gone.at)
+            self._replay = replay(self.device, [*self.before[recompute.at], recompute], recompute.at)
         except Refused:
             self.by_worth.length[row] = 0
             return False
-        needs = beside(self._made, self.job.trace.buffers.size)
-        return footprint.at(gone.at) - self.beside[gone.at] + needs < footprint.peak
+        scratch = beside(self._replay, self.job.trace.buffers.size)
+        return footprint.at(recompute.at) - self.scratch[recompute.at] + scratch < footprint.peak

@@ -1,13 +1,13 @@
-"""One job in TENSILE's swap rounds (algorithm 1): the tensors of its peak, their feasible regions, its links.
+"""One job in TENSILE's swap rounds (algorithm 1): the tensors at its peak, their feasible regions, its links.
 
 A tensor is a value: what one write leaves in a buffer. Its accesses in the order of time, and what a success makes::
 
     access     write      read 1        read 2           read 3
-    device     =====|......      |======      |==========|......|===      . absent
+    device     =====|......      |======      |==========|......|===      . off the device
     out              |---|                                                earliest slot after the write
     in                       |---|       none fits      |---|             latest slot before each read
 
-Where no swap-in fits before read 1, the copy-out is tried again from the end of read 1 on (line 21, mended).
+Where no swap-in fits before read 1, the copy-out is tried once more from the end of read 1 on (line 21, mended).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpumem.trace import I64, Trace
 
 
 class SwapRounds:
-    """What the swap rounds know of one job.
+    """One job in the swap rounds: what does not change (`job`), and what has been decided (`progress`).
 
     Parameters
     ----------
@@ -59,35 +59,40 @@ class SwapRounds:
         self.trace, self.machine, self.hosts = trace, machine, hosts
         self.times = Times.serial(trace, machine, duration)
         self.footprint = LiveBytes.of(trace)
-        found = windows(trace, machine)
-        least = [int(ns[ns > 0].min(initial=2**62)) for ns in (found.out_ns, found.in_ns)]
-        self.outs = LinkTimes(self.times.period, least[0] if machine.duplex else min(least))
-        self.ins = LinkTimes(self.times.period, least[1]) if machine.duplex else self.outs
-        self.host = Pinned(trace, found, machine.pinned)
+        gaps = windows(trace, machine)
+        # No copy is shorter than the shortest of its link, so shorter holes need not be kept; 2**62: there is no copy.
+        least_out, least_in = (int(ns[ns > 0].min(initial=2**62)) for ns in (gaps.out_ns, gaps.in_ns))
+        self.outs = LinkTimes(self.times.period, least_out if machine.duplex else min(least_out, least_in))
+        self.ins = LinkTimes(self.times.period, least_in) if machine.duplex else self.outs
+        self.host = Pinned(trace, gaps, machine.pinned)
         hosts.append(self.host)
-        order = np.lexsort((found.after - found.before, -found.size))
-        rows = _rows(found, self.times)
-        self.copies = int((rows.last - rows.first).max(initial=0)) + 2  # of a try, at most
-        self.job = _rounds.Board(
-            rows,
-            _rounds.Made(*np.full((6, len(found)), -1, np.int64)),
-            self.times.start,
-            self.times.end,
-            self.outs.columns,
-            self.ins.columns,
-            self.host.columns,
-            Biggest.of(found.after[order] + 1, found.before[order], trace.n),
-            order,
-            np.argsort(order),
-            self.footprint.top,
-            self.footprint.add,
-            np.full(int(found.value.max(initial=-1)) + 1, -1),
-            np.zeros(len(trace.buffers), np.bool_),
-            np.array([-1, 0, 0]),
-            trace.n,
-            most,
-            accounting == "exact",
-            rest,
+        order = np.lexsort((gaps.after - gaps.before, -gaps.size))  # of equal tensors the longer gap first
+        columns = _columns(gaps, self.times)
+        self.copies = int((columns.last - columns.first).max(initial=0)) + 2  # of a try, at most
+        self.job = _rounds.SwapJob(
+            gaps=columns,
+            start=self.times.start,
+            end=self.times.end,
+            order=order,
+            place=np.argsort(order),
+            n=trace.n,
+            most=most,
+            exact=accounting == "exact",
+            rest=rest,
+        )
+        counts = np.zeros(_rounds.COUNTS, np.int64)
+        counts[_rounds.NEXT] = -1
+        self.progress = _rounds.SwapProgress(
+            tasks=_rounds.SwapTasks(*np.full((6, len(gaps)), -1, np.int64)),
+            outs=self.outs.columns,
+            ins=self.ins.columns,
+            host=self.host.columns,
+            by_size=Biggest.of(gaps.after[order] + 1, gaps.before[order], trace.n),
+            top=self.footprint.top,
+            add=self.footprint.add,
+            on_host=np.full(int(gaps.value.max(initial=-1)) + 1, -1),
+            swapped=np.zeros(len(trace.buffers), np.bool_),
+            counts=counts,
         )
 
     @property
@@ -97,61 +102,74 @@ class SwapRounds:
 
     @property
     def done(self) -> I64:
-        """The rows that are swapped, in the order in which they were."""
-        return self.job.made.done[: self.job.now[_rounds.DONE]]
+        """The gaps that are swapped, in the order in which that was decided."""
+        return self.progress.tasks.done[: self.progress.counts[_rounds.DONE]]
 
     @property
     def buffers(self) -> I64:
         """The buffers that are swapped."""
-        return np.flatnonzero(self.job.swapped)
+        return np.flatnonzero(self.progress.swapped)
 
     def biggest(self) -> int:
         """Return the bytes of the biggest tensor at the peak that is worth a try, -1 if there is none left."""
-        row = int(_rounds.following(self.job))
-        return int(self.job.rows.size[row]) if row >= 0 else -1
+        gap = int(_rounds.next_gap(self.job, self.progress))
+        return int(self.job.gaps.size[gap]) if gap >= 0 else -1
 
     def swap(self, goal: int, tries: int) -> I64:
-        """Try to swap `biggest`, so often or until the peak is at most `goal`; return the rows that were swapped."""
+        """Try to swap `biggest`, so often or until the peak is at most `goal`; return the gaps that were swapped."""
         self._share_budget()
         before = len(self.done)
         while tries:
-            tries = int(_rounds.swap(self.job, goal, self.host.budget, tries))
+            tries = int(_rounds.swap(self.job, self.progress, goal, budget=self.host.budget, tries=tries))
             if tries:
                 self._reserve(self.copies)
         return self.done[before:]
 
-    def take(self, other: SwapRounds, rows: I64) -> None:
-        """Take the links for the copies of another job."""
-        self._reserve(2 * len(rows))
-        _rounds.take(self.job, other.job.rows, other.job.made, rows)
+    def take_links(self, other: SwapRounds, done: I64) -> None:
+        """Take the link times for copies of another job: of `done`, gaps of that."""
+        self._reserve(2 * len(done))
+        _rounds.take_links(self.progress, other.job.gaps, other.progress.tasks, done)
 
     def _reserve(self, copies: int) -> None:
+        """Lengthen the links' columns, which compiled loops cannot do, for so many copies more."""
         for link in (self.outs, self.ins):
             link.reserve(copies)
-        self.job = self.job._replace(outs=self.outs.columns, ins=self.ins.columns)
+        self.progress = self.progress._replace(outs=self.outs.columns, ins=self.ins.columns)
 
     def swaps(self) -> tuple[list[Swap], list[tuple[int, int]]]:
         """Return the swaps, in the order of their copies in, and of each the delays of its copies: see `Scheduled`."""
-        r, m, n, end = self.job.rows, self.job.made, self.trace.n, self.times.end
-        k = self.done[np.argsort(m.in_at[self.done] % max(self.times.period, 1), kind="stable")]
-        steps = np.stack([r.after[k], r.before[k], m.release[k], m.prefetch[k], m.out[k]])
-        steps -= r.after[k] // n * n
-        found = [Swap(*row) for row in zip(r.buffer[k].tolist(), *steps.tolist())]
-        out = np.where(m.out_at[k] == NO_COPY, 0, np.maximum(m.out_at[k] - end[m.out[k]], 0))
-        into = np.maximum(m.in_at[k] - end[m.prefetch[k] - 1], 0)
-        return found, list(zip(out.tolist(), into.tolist()))
+        gaps, tasks, n, end = self.job.gaps, self.progress.tasks, self.trace.n, self.times.end
+        rows = self.done[np.argsort(tasks.in_at[self.done] % max(self.times.period, 1), kind="stable")]
+        ops = np.stack([column[rows] for column in (gaps.after, gaps.before, tasks.release, tasks.prefetch, tasks.out)])
+        ops -= gaps.after[rows] // n * n  # ops of the iteration in which the access before the gap is
+        swaps = [Swap(*row) for row in zip(gaps.buffer[rows].tolist(), *ops.tolist())]
+        out_at, in_at = tasks.out_at[rows], tasks.in_at[rows]
+        out = np.where(out_at == NO_COPY, 0, np.maximum(out_at - end[tasks.out[rows]], 0))
+        into = np.maximum(in_at - end[tasks.prefetch[rows] - 1], 0)
+        return swaps, list(zip(out.tolist(), into.tolist()))
 
     def _share_budget(self) -> None:
-        """What the other jobs leave."""
+        """Let this job have the pinned bytes that the other jobs leave."""
         self.host.budget = self.machine.pinned - sum(host.peak for host in self.hosts if host is not self.host)
 
     def keep(self, states: Mapping[int, int]) -> bool:
-        """Let the host keep the states of generators, if it has room for them; see `Pinned.keep`."""
+        """Let the host keep the states of generators, if the budget allows; see `Pinned.keep`."""
         self._share_budget()
         return self.host.keep(states)
 
 
-def _rows(w: Windows, times: Times) -> _rounds.Tensors:
-    first, last = np.searchsorted(w.value, w.value), np.searchsorted(w.value, w.value, side="right") - 1
-    columns = (w.buffer, w.size, w.after, w.before, w.value, w.out_ns, w.in_ns)
-    return _rounds.Tensors(*columns, times.end[w.after], times.start[w.before], first, last)
+def _columns(gaps: Windows, times: Times) -> _rounds.TensorGaps:
+    first, last = np.searchsorted(gaps.value, gaps.value), np.searchsorted(gaps.value, gaps.value, side="right") - 1
+    return _rounds.TensorGaps(
+        buffer=gaps.buffer,
+        size=gaps.size,
+        after=gaps.after,
+        before=gaps.before,
+        value=gaps.value,
+        out_ns=gaps.out_ns,
+        in_ns=gaps.in_ns,
+        opens=times.end[gaps.after],
+        closes=times.start[gaps.before],
+        first=first,
+        last=last,
+    )
