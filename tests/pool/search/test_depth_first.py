@@ -138,15 +138,15 @@ def test_options_are_counted_by_section(seed: int) -> None:
     p = problem.instance(problem.free, problem.lowest)
     count, n = len(p.size), p.sections
     rows = {name: np.zeros(count, np.int64) for name in PackingState._fields} | {"items": np.arange(count)}
-    rows |= {name: rng.integers(0, 9, n) for name in ("left", "total")} | {"spent": np.zeros(1, np.int64)}
-    s = PackingState(**rows)
-    s.bound[:] = rng.integers(0, 9, count)
+    rows |= {name: rng.integers(0, 9, n) for name in ("unplaced", "total")} | {"spent": np.zeros(1, np.int64)}
+    state = PackingState(**rows)
+    state.bound[:] = rng.integers(0, 9, count)
     top = int(rng.integers(0, 17))  # met exactly, one time in nine
-    plain(_packing).count_options(p, s, s.items, top)
+    plain(_packing).count_options(p, state, state.items, top)
     for t in range(n):
         here = [j for j in range(count) if any(x % n == t for x in range(p.first[j], p.last[j]))]
         if here:
-            assert s.total[t] == sum(s.bound[j] + s.left[t] <= top for j in here)
+            assert state.total[t] == sum(state.bound[j] + state.unplaced[t] <= top for j in here)
 
 
 @given(st.integers(0, 2**32), st.integers(0, 60))

@@ -108,7 +108,7 @@ class PlacementProblem:
         columns = (self.units[ids], first[: len(ids)], last[: len(ids)], ceiling)
         held = self.fixed[::-1]
         solid = (self.units[held], first[len(ids) :][::-1], last[len(ids) :][::-1], self.at[held] // a)
-        return PackingInstance(*columns, _twins(*columns), np.stack(solid), sections)
+        return PackingInstance(*columns, _interchangeable(*columns), *np.stack(solid), sections)
 
     def boxes(self) -> Boxes:
         """Return the boxes, in units, that the free buffers make up."""
@@ -172,7 +172,7 @@ class Walk:
         work.tell(f"{what}, {self.best.height / max(self.problem.lowest, 1):.4f} of the lower bound")
 
 
-def _twins(*columns: I64) -> I64:
+def _interchangeable(*columns: I64) -> I64:
     """Return for each row the first one that is equal to it."""
     _, index, inverse = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
     return np.asarray(index[inverse.reshape(-1)], np.int64)

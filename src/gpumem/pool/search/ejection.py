@@ -180,11 +180,11 @@ class EjectionWalk(Walk):
     def _descend(self, ids: I64, weight: I64, counts: list[int], effort: int) -> None:
         """Start from nothing; lower the goal where it is reached, raise it where it is not."""
         p = self.problem.instance(ids, self.best.height)
-        held, share, failed = p.obstacle.shape[1], 0.5, 0
-        near = neighbours(np.append(p.obstacle[1], p.first), np.append(p.obstacle[2], p.last), p.sections)
+        held, share, failed = len(p.obstacle_size), 0.5, 0
+        near = neighbours(np.append(p.obstacle_first, p.first), np.append(p.obstacle_last, p.last), p.sections)
         self.work += PAIR * (held + len(ids)) ** 2
-        size, heavy = np.append(p.obstacle[0], p.size), np.append(np.full(held, STUCK), weight)
-        offset = np.append(p.obstacle[3], np.full(len(ids), OUT))
+        size, heavy = np.append(p.obstacle_size, p.size), np.append(np.full(held, STUCK), weight)
+        offset = np.append(p.obstacle_offset, np.full(len(ids), OUT))
         while failed < ROUNDS and self.going(effort):
             before = self.best.height
             goal = self.target + int(share * (before - 1 - self.target))
