@@ -13,7 +13,7 @@ def test_an_order_is_placed_by_first_fit_from_any_place_on() -> None:
     b = (trace := crowd(1, 30, 20)).buffers
     order = np.random.default_rng(0).permutation(30)
     want = np.zeros(30, np.int64)
-    fit(trace, order, 0, 1, False, want)
+    fit(trace, order, first=0, alignment=1, smallest=False, offset=want)
     meet = meetings(b.start, b.end, trace.n)
     offset, top, stack = np.zeros((3, 30), np.int64)
     packing = Packing(order, offset, top, stack)

@@ -128,8 +128,9 @@ class Descents:
             yield
 
     def largest(self, target: int) -> Iterator[None]:
-        """Place the largest buffers at their own peak live bytes, or little above, in one order after another; more each time.
+        """Place the largest buffers at their own peak live bytes, or little above, in one order after another.
 
+        Each time it is more of them.
         So what is left above them is in one piece, for the rest. Below the goal of all they would lie all over it.
         Yields after each order.
         """
@@ -143,7 +144,7 @@ class Descents:
             yield
 
     def stacked(self, count: int, order: int, target: int) -> bool:
-        """Place the largest buffers at their own peak live bytes, or higher, by a part of what the best is above the target."""
+        """Place the largest at their own peak live bytes, or higher, by a part of what the best is above the target."""
         ids = np.sort(self.problem.free[:count])
         own_peak = self.problem.height(self.problem.load(ids))
         for part in ABOVE:

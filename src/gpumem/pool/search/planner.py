@@ -1,8 +1,8 @@
 """Better than greedy: searches for one height after another, and greedy for what they leave.
 
 Greedy placements end far above the peak live bytes where buffers are many and alike in size; most traces as recorded
-are easy. So the greedy ones come first. Depth-first searches (`_descents`) look for the target itself, of all buffers and
-of the boxes that these make up (`glue`) by turns; then, with what is left, one after the other,
+are easy. So the greedy ones come first. Depth-first searches (`_descents`) look for the target itself, of all buffers
+and of the boxes that these make up (`glue`) by turns; then, with what is left, one after the other,
 
     beams       where live bytes are near their peak for long, and all is one puzzle (`beam`)
     descents    for higher goals, of fewer buffers
