@@ -30,8 +30,8 @@ def stacked(trace: Trace, *, alignment: int = 256) -> Placement:
     Notes
     -----
     What crosses the boundary comes first; then buffers by the least live bytes during their lives, the least first; of
-    those the one that lives longest. Each goes into the smallest hole that fits, else on top. So what is still held when
-    little else is lies low: a gradient of a weight, made at the peak and held to the end, below what is given back
+    those the one that lives longest. Each goes into the smallest hole that fits, else on top. So what is still held
+    when little else is lies low: a gradient of a weight, made at the peak and held to the end, below what is given back
     before it ends. By size or by lifetime it would lie on top, and keep its stack high (ResNet50: two of them then need
     1.8 to 2 times what one needs, and 1.17 times with this order). O(B log B) as `best_fit`, and O(lifetimes) for the
     least live bytes.

@@ -98,21 +98,21 @@ class FreeRanges:
 
     def take(self, start: int, size: int) -> None:
         """Remove the first `size` bytes of the free range at `start`."""
-        left = self._remove(start) - size
-        if left:
-            self._insert(start + size, left)
+        rest = self._remove(start) - size
+        if rest:
+            self._insert(start + size, rest)
 
     def clear(self) -> list[tuple[int, int]]:
         """Remove all ranges, but no segment; return them as `ranges` does."""
-        found = self.ranges()
+        removed = self.ranges()
         for books in (self._size, self._by_end, self._order):
             books.clear()
-        return found
+        return removed
 
     def best(self, size: int) -> int | None:
         """Return the smallest range that fits, the lowest of several."""
-        i = bisect_left(self._order, (size,))
-        return self._order[i][1] if i < len(self._order) else None
+        place = bisect_left(self._order, (size,))
+        return self._order[place][1] if place < len(self._order) else None
 
     def lowest(self, size: int) -> int | None:
         """Return the range that fits at the lowest address."""

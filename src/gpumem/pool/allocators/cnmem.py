@@ -41,7 +41,7 @@ class CnMem(OnDevice[FreeRanges]):
     ValueError
         An unknown fit, a pool below 1 byte.
     MemoryError
-        The device has no room for `pool`.
+        The device has fewer bytes left than `pool`.
 
     Notes
     -----

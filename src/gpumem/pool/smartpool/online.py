@@ -5,7 +5,7 @@
     requests   | recorded, served by the fallback | looked up ...          | looked up ...        time right
                | iteration 1  |    iteration 2    |       |  iteration 3   |  iteration 4
                                                   ^       ^
-                                  it repeats: plan        the plan's region is taken where the load is least
+                                  it repeats: plan        the plan's region is taken where fewest bytes are live
 
     addresses  | fallback's blocks |  region of the plan  | fallback's blocks |
                                    ^ one block of the fallback: nobody else has a byte of it
@@ -295,9 +295,9 @@ class SmartPool:
     def _begin(self, trace: Trace, placed: Placement, requests: list[int], head: int) -> None:
         """Follow a plan from its first request on."""
         check.placement(trace, placed)
-        for i, offset in enumerate(placed.offset.tolist()):
-            if not trace.buffers.host[i] and offset % self.alignment:
-                raise ValueError(f"buffer {i}: the planned offset {offset} is not a multiple of {self.alignment}")
+        for buffer, offset in enumerate(placed.offset.tolist()):
+            if not trace.buffers.host[buffer] and offset % self.alignment:
+                raise ValueError(f"buffer {buffer}: the planned offset {offset} is not a multiple of {self.alignment}")
         if self._cursor is not None:
             if (old := self._cursor.region) is not None:
                 if old.live:
