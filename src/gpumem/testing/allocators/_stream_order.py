@@ -45,6 +45,6 @@ class StreamOrder:
         return use.stream == stream or use.until <= self._known.get(stream, {}).get(use.stream, -1)
 
     def _learns(self, stream: int, known: dict[int, int]) -> None:
-        mine = self._known.setdefault(stream, {})
+        own = self._known.setdefault(stream, {})
         for other, last in known.items():
-            mine[other] = max(mine.get(other, -1), last)
+            own[other] = max(own.get(other, -1), last)

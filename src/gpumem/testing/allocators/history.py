@@ -66,8 +66,8 @@ class Player:
             elif (offset := self._wrong(request)) is not None:
                 self._refused(request, offset)
         except ContractError as broken:
-            told = f"request {len(self.done) - 1}, {broken.reason}"
-            raise ContractError(broken.rule, told, self.log, self.done) from broken.__cause__
+            reason = f"request {len(self.done) - 1}, {broken.reason}"
+            raise ContractError(broken.rule, reason, self.log, self.done) from broken.__cause__
 
     def blocks(self) -> list[int]:
         """Return the live blocks, lowest address first."""
