@@ -91,7 +91,7 @@ def waterwave(
         return
     for job, trace in traces.items():
         data(trace, runs[job])
-    durations_of(timed, traces, durations, slowdown, hosts)
+    durations_of(timed, traces, durations, slowdown=slowdown, hosts=hosts)
     if not hosts:
         starts(timed, log.pipelines, events)
     memory(runs, traces, capacity, events)
@@ -171,7 +171,7 @@ def _in_turn(groups: Sequence[LoggedGroup], pipelines: Sequence[LoggedPipeline])
     if late:
         raise objection("turn", late[0], f"its iteration began before the pipeline from slot {until} on")
     turns = [turn for turn in line.turns if jobs[turn.job] == groups[0].job]
-    fits = [turn for turn in turns if all(_has(turn, line.period, groups[0], run, first) for run in groups)]
+    fits = [turn for turn in turns if all(_has(turn, line.period, groups[0], run, first=first) for run in groups)]
     if not fits:
         raise objection("turn", groups[0], "the pipeline has no turn in these slots and on these streams")
     if all(len(turn.slot) != len(groups) for turn in fits):

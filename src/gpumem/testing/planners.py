@@ -142,7 +142,7 @@ def check_planner(
 
     random = Random(seed)
     for _ in range(examples):
-        case = _draw(random, random.randint(1, max_ops), random.randint(0, max_buffers), streams, alignment)
+        case = _draw(random, random.randint(1, max_ops), random.randint(0, max_buffers), streams, alignment=alignment)
         broken_rule = error(case)
         if broken_rule is not None:
             raise _smallest(case, broken_rule, error) from None

@@ -99,9 +99,9 @@ def _choose(  # noqa: PLR0917  compiled: no keyword-only parameters
             continue
         own_rank = state.rank[buffer]
         if options.choice == LEVEL:  # levelness first, order among equals: no rank is as much as the number of buffers
-            own_rank -= _levelness(instance, state, buffer, frame.first, frame.last, ceiling=options.ceiling) * len(
-                instance.size
-            )
+            own_rank -= _levelness(
+                instance, state, buffer, first=frame.first, last=frame.last, ceiling=options.ceiling
+            ) * len(instance.size)
         if count < fewest or own_rank < best_rank:
             best, fewest, best_rank = buffer, count, own_rank
     return best
@@ -167,7 +167,7 @@ def _backtrack(  # noqa: PLR0917  compiled: no keyword-only parameters
 
 
 @inlined
-def _begin_frame(  # noqa: PLR0917  compiled: no keyword-only parameters
+def _begin_frame(  # noqa: PLR0913, PLR0917  compiled: no keyword-only parameters
     instance: PackingInstance,
     state: PackingState,
     frames: Frames,
@@ -199,7 +199,7 @@ def _begin_frame(  # noqa: PLR0917  compiled: no keyword-only parameters
         new.floor, new.trail_begin = 0, length
         part = state.items[new.low : new.high]
         trail = reserve(trail, length, len(part))
-        for buffer in part:  # another order may place what was refused in the one before, from the bottom
+        for buffer in part:  # a refusal holds where the rest lies no lower, and a part begins from the bottom
             length = note(state, trail, length, buffer)
             state.refused_below[buffer] = 0
         rank(instance, state, part, weight=weight, order=order)
@@ -226,7 +226,7 @@ def _begin(instance: PackingInstance, state: PackingState, frames: Frames, optio
 
 
 @jit
-def _search(  # noqa: PLR0917  compiled: no keyword-only parameters
+def _search(  # noqa: PLR0913, PLR0917  compiled: no keyword-only parameters
     instance: PackingInstance,
     state: PackingState,
     frames: Frames,
@@ -290,17 +290,9 @@ def pack(
     """
     count, sections = len(instance.size), instance.sections
     by_buffer, by_section = np.zeros((4, count), np.int64), np.zeros((9, sections + 1), np.int64)
-    state = PackingState(
-        *by_buffer,
-        np.arange(count),
-        *by_section[:5, :sections],
-        covered=np.zeros(int((instance.last - instance.first).sum()), np.int64),
-        spent=np.zeros(1, np.int64),
-        slack=by_section[5],
-        tight_before=by_section[6],
-        tight=by_section[7],
-        pile_end=by_section[8],
-    )
+    covered, spent = np.zeros(int((instance.last - instance.first).sum()), np.int64), np.zeros(1, np.int64)
+    rows = (*by_buffer, np.arange(count), *by_section[:5, :sections], covered, spent, *by_section[5:])
+    state = PackingState(*rows)
     frames, waits = np.rec.array(np.zeros(count + 1, FRAME)), np.rec.array(np.zeros(count + 1, WAIT))
     options = Options(int(instance.ceiling.max(initial=0)), order, choice, rules)
     offset, most = np.zeros(count, np.int64), UNIT * min(work, FAR // UNIT)

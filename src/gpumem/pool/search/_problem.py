@@ -123,8 +123,17 @@ class PlacementProblem:
         ceiling = (most - buffers.size[ids]) // unit + self.units[ids]
         columns = (self.units[ids], first[: len(ids)], last[: len(ids)], ceiling)
         obstacles = self.fixed[::-1]
-        solid = (self.units[obstacles], first[len(ids) :][::-1], last[len(ids) :][::-1], self.at[obstacles] // unit)
-        return PackingInstance(*columns, _interchangeable(*columns), *np.stack(solid), sections)
+        rows = (self.units[obstacles], first[len(ids) :][::-1], last[len(ids) :][::-1], self.at[obstacles] // unit)
+        size, begin, end, offset = np.stack(rows)  # contiguous, as the compiled loops take them
+        return PackingInstance(
+            *columns,
+            _interchangeable(*columns),
+            obstacle_size=size,
+            obstacle_first=begin,
+            obstacle_last=end,
+            obstacle_offset=offset,
+            sections=sections,
+        )
 
     def boxes(self) -> Boxes:
         """Return the boxes, in units, that the free buffers make up."""

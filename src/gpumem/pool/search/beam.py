@@ -176,21 +176,21 @@ def beam(instance: PackingInstance, width: int, work: int) -> tuple[int, int, I6
     for first, last, size in zip(instance.first.tolist(), instance.last.tolist(), instance.size.tolist()):
         live[first : min(last, sections)] += size
         live[: max(last - sections, 0)] += size
-    tables = [
+    start, other = (
         Skylines(
             *np.zeros((2, width + 1, sections), np.int64),
             *np.zeros((3, width + 1, count), np.int64),
             *np.zeros((2, width + 1), np.int64),
         )
         for _ in range(2)
-    ]
-    start = tables[0]
+    )
     start.unplaced[0], start.order[0], start.waiting[0] = live, np.arange(count), count
     rows, offset = width * (TRIES + 1), np.zeros(count, np.int64)
-    steps = BeamSteps(*np.zeros((5, rows), np.int64), loss=np.zeros(rows))
-    scratch = np.zeros((2, sections), np.int64)
-    goal = Goal(live, int(instance.ceiling.max(initial=1)), *scratch, seen=np.zeros(2 * rows, np.int64))
-    left, spent = _beam(instance, *tables, goal=goal, steps=steps, work=work, offset=offset)
+    state, buffer, first_section, last_section, top = np.zeros((5, rows), np.int64)
+    steps = BeamSteps(state, buffer, first=first_section, last=last_section, top=top, loss=np.zeros(rows))
+    pile, end = np.zeros((2, sections), np.int64)
+    goal = Goal(live, int(instance.ceiling.max(initial=1)), pile=pile, end=end, seen=np.zeros(2 * rows, np.int64))
+    left, spent = _beam(instance, start, other, goal=goal, steps=steps, work=work, offset=offset)
     return left, spent, offset
 
 

@@ -140,7 +140,7 @@ def eject(  # noqa: PLR0917  compiled: no keyword-only parameters
     put out first. Gives up when draws or effort are used up, or where nothing but fixed buffers could make way.
     """
     # What went in by force weighs more from then on, or two buffers could put each other out for ever.
-    now = Arrangement(start.begin, start.ids, start.size, start.weight.copy(), start.offset)
+    now = Arrangement(start.begin, start.ids, start.size, weight=start.weight.copy(), offset=start.offset)
     seen, most, spent = fixed - 1, 0, 0
     for buffer in range(len(now.size)):
         most = max(most, now.begin[buffer + 1] - now.begin[buffer])

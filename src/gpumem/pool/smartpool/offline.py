@@ -139,7 +139,7 @@ def fit(trace: Trace, order: I64, *, first: int, alignment: int, smallest: bool,
 
 
 @jit
-def _scan(  # noqa: PLR0917  compiled: no keyword-only parameters
+def _scan(  # noqa: PLR0913, PLR0917  compiled: no keyword-only parameters
     size: I64, start: I64, end: I64, steps: int, order: I64, first: int, alignment: int, smallest: bool, offset: I64
 ) -> None:
     """Do as `fit` by a look at every pair: what `_interval_index` must agree with."""
