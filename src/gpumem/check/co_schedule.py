@@ -159,15 +159,15 @@ class _Job:
             return
         first, last = self.lifetime(buffer, iteration)
         if (new.start[image], new.end[image] - new.start[image]) != (first % steps, last + 1 - first):
-            told = f"lives during [{new.start[image]}, {new.end[image]}), its ops are {first} to {last}"
-            raise CheckError("held", f"buffer {image}: {told}", buffers=[image])
+            reason = f"lives during [{new.start[image]}, {new.end[image]}), its ops are {first} to {last}"
+            raise CheckError("held", f"buffer {image}: {reason}", buffers=[image])
         if bool(new.persistent[image]) != bool(
             old.persistent[buffer] and new.end[image] > steps and not self.is_made_anew(buffer, iteration)
         ):
-            told = "not so if its value crosses the round's boundary as that of"
+            reason = "not so if its value crosses the round's boundary as that of"
             raise CheckError(
                 "held",
-                f"buffer {image}: persistent, {told} {buffer} of job {self.number}, or the reverse",
+                f"buffer {image}: persistent, {reason} {buffer} of job {self.number}, or the reverse",
                 buffers=[image],
             )
 

@@ -65,7 +65,7 @@ def _same_ops(original: Trace, rewritten: Trace) -> None:
         got = [op.of for op in rewritten.ops if op.stream == stream and op.role == "compute"]
         if want != got:
             at = next(
-                (place for place, (expected, found) in enumerate(zip(want, got)) if expected != found),
+                (place for place, (expected, actual) in enumerate(zip(want, got)) if expected != actual),
                 min(len(want), len(got)),
             )
             what = want[at] if at < len(want) else "nothing more"

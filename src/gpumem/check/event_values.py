@@ -104,9 +104,9 @@ class _Unswapped:
         """Run an op; return what it finds in all that it touches."""
         self.value.update(dict.fromkeys(self.made.get(op, []), None))
         reads, writes = self.touched(op)
-        found = {buffer: self.value.get(buffer) for buffer in reads | writes}
+        operands = {buffer: self.value.get(buffer) for buffer in reads | writes}
         self.value.update(dict.fromkeys(writes, (iteration, op)))
-        return found
+        return operands
 
 
 @dataclass(slots=True, eq=False)
@@ -189,8 +189,8 @@ class _Job:
                 raise CheckError(
                     "held", f"op {event.op} {_verb(buffer not in reads)} buffer {buffer}, which is not held"
                 )
-            found = self.read[event.op].get(buffer)
-            part, want = held[-1], found if buffer in reads else None
+            recorded = self.read[event.op].get(buffer)
+            part, want = held[-1], recorded if buffer in reads else None
             if is_recompute and want is not None:
                 part = next((candidate for candidate in reversed(held) if candidate.value == want), part)
             elif not is_recompute:
@@ -198,7 +198,7 @@ class _Job:
                     (
                         candidate
                         for candidate in reversed(held)
-                        if not candidate.is_recomputed or candidate.value == found
+                        if not candidate.is_recomputed or candidate.value == recorded
                     ),
                     part,
                 )

@@ -202,8 +202,8 @@ def links(log: Sequence[LoggedEvent], machine: Machine, copies: Mapping[str, I64
     takes: dict[str, int] = {}  # what each engine is busy for
     asked: dict[tuple[str, int], tuple[int, LoggedEvent]] = {}  # copies in that an op waits for before their time
     for index, event in enumerate(log):
-        way = "in" if event.kind.startswith("in") else "out"
-        engine = way if machine.duplex else "both ways"
+        direction = "in" if event.kind.startswith("in") else "out"
+        engine = direction if machine.duplex else "both ways"
         if event.kind in COPY:
             if engine in busy:
                 other = busy[engine][1]

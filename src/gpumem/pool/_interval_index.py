@@ -33,7 +33,7 @@ STRIDE = 256  # buffers between two looks at the clock: 0.1 s where each meets 5
 # Seconds that a placement has however late it begins: 100,000 buffers of a net take that long.
 GRACE = 0.5
 LOW, TOP, START, END = range(4)  # columns of a row: the bytes taken, and in `ends` the lifetime
-FIRST, COUNT, ROOM = range(3)  # columns of a file: where its rows are; there is room for 2**ROOM // 2 of them
+FIRST, COUNT, CLASS = range(3)  # columns of a file: where its rows are; it can hold 2**CLASS // 2 of them
 NEXT, STOP, BEGIN = range(3)  # columns of a run of rows: the next one, where they stop, where the next one begins
 
 
@@ -63,8 +63,8 @@ class _Index(NamedTuple):
 
     width: int  # a block has 2**width steps
     base: I64  # files: `ends` by block, then from each `base` on `over` by level, then `begun`
-    files: I64  # of each file: FIRST, COUNT, ROOM
-    free: I64  # the first row never used; for each ROOM a chain of those given up, linked by their LOW
+    files: I64  # of each file: FIRST, COUNT, CLASS
+    free: I64  # the first row never used; for each CLASS a chain of those given up, linked by their LOW
     nodes: I64  # the files to look at, or to write to
     runs: I64  # of each run of rows that a buffer meets: NEXT, STOP, BEGIN
 
@@ -102,8 +102,8 @@ def _empty(arcs: _Arcs) -> tuple[_Index, I64]:
     scratch = 2 * int(np.bincount(blocks).max()) + 2  # rows for what `_meeting` finds
     rows, free = np.empty((scratch + 4 * len(order), 4), np.int64), np.zeros(64, np.int64)
     free[0] = scratch
-    room = 4 * levels << BITS
-    nodes, runs = np.empty(room, np.int64), np.empty((room, 3), np.int64)
+    most = 4 * levels << BITS
+    nodes, runs = np.empty(most, np.int64), np.empty((most, 3), np.int64)
     return _Index(WIDTH, base, files, free, nodes=nodes, runs=runs), rows
 
 
@@ -138,14 +138,14 @@ def _between(  # noqa: PLR0917  compiled: no keyword-only parameters
 
 @inner
 def _move(file: int, files: I64, rows: I64, free: I64) -> I64:
-    """Give a file twice the room; return the rows, which may have to move as well."""
-    old, room = files[file, FIRST], files[file, ROOM]
-    new = free[room + 1]
+    """Give a file space for twice as many rows; return the rows, which may have to move as well."""
+    old, size_class = files[file, FIRST], files[file, CLASS]
+    new = free[size_class + 1]
     if new:
-        free[room + 1] = rows[new, LOW]
+        free[size_class + 1] = rows[new, LOW]
     else:
         new = free[0]
-        free[0] += 1 << room
+        free[0] += 1 << size_class
         if free[0] > len(rows):
             longer = np.empty((2 * free[0], 4), np.int64)
             for row in range(new):
@@ -155,10 +155,10 @@ def _move(file: int, files: I64, rows: I64, free: I64) -> I64:
     for row in range(files[file, COUNT]):
         for column in range(4):
             rows[new + row, column] = rows[old + row, column]
-    if room:
-        rows[old, LOW] = free[room]
-        free[room] = old
-    files[file, FIRST], files[file, ROOM] = new, room + 1
+    if size_class:
+        rows[old, LOW] = free[size_class]
+        free[size_class] = old
+    files[file, FIRST], files[file, CLASS] = new, size_class + 1
     return rows
 
 
@@ -168,7 +168,7 @@ def _add(  # noqa: PLR0917  compiled: no keyword-only parameters
 ) -> I64:
     """File what is taken by address; where `unite`, as one range with those that it touches."""
     low, top = taken.low, taken.top
-    if files[file, COUNT] == (1 << files[file, ROOM]) >> 1:
+    if files[file, COUNT] == (1 << files[file, CLASS]) >> 1:
         rows = _move(file, files, rows, free)
     after = files[file, FIRST] + files[file, COUNT]
     at, beyond, column = files[file, FIRST], after, TOP if unite else LOW

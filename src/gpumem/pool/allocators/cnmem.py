@@ -82,7 +82,7 @@ class CnMem(OnDevice[FreeRanges]):
         self._fit, self._steals = choice(fit, FITS, "fit"), steal
         self._grows = grow and pool is not None
         self._managers = {0: FreeRanges()}  # by stream; 0 is the root
-        self._mark: int | None = None  # highest byte handed out so far, of a pool without a size
+        self._mark: int | None = None  # highest byte allocated so far, of a pool without a size
         if pool is not None:
             size = rounded(checked(pool, "pool"), GRANULARITY)
             if self._add(size) is None:

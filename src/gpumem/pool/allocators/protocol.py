@@ -75,7 +75,7 @@ class Count:
 
 @dataclass(slots=True)
 class Statistics:
-    """What an allocator counts: blocks, bytes asked for, bytes handed out (rounded), bytes taken from the device.
+    """What an allocator counts: blocks, bytes asked for, bytes allocated (rounded), bytes taken from the device.
 
     `reserved.peak` is the footprint.
     """
@@ -85,13 +85,13 @@ class Statistics:
     allocated: Count = field(default_factory=Count)
     reserved: Count = field(default_factory=Count)
 
-    def made(self, size: int, requested: int) -> None:
-        """Count a block that was handed out."""
+    def add_block(self, size: int, requested: int) -> None:
+        """Count a block that was allocated."""
         self.blocks.add(1)
         self.requested.add(requested)
         self.allocated.add(size)
 
-    def gone(self, size: int, requested: int) -> None:
+    def drop_block(self, size: int, requested: int) -> None:
         """Stop counting a block."""
         self.blocks.current -= 1
         self.requested.current -= requested

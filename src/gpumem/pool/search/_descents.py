@@ -85,7 +85,7 @@ class Descents:
     lower_bound: int = field(init=False)  # bytes
     most: int = field(init=False)  # buffers that one descent may be of
     unit: int = UNIT
-    capacity: int = FAR  # in bytes, where there is one: shown to be out of reach, it ends the search
+    capacity: int = FAR  # in bytes, where there is one: proved to be out of reach, it ends the search
 
     def __post_init__(self) -> None:
         self.lower_bound = self.problem.lower_bound

@@ -71,7 +71,7 @@ def search(
     trace, alignment, fixed
         As all planners: see `gpumem.pool`.
     target : int, optional
-        Bytes of height at which the search stops, as it does where it has shown that no placement is so low. It always
+        Bytes of height at which the search stops, as it does where it has proved that no placement is so low. It always
         stops within 0.001 % of the peak live bytes.
     effort : float, optional
         Work to spend at most; 1 takes 2 to 12 s, less on small instances, and 0 is greedy. Left out, it is 1, or
@@ -147,7 +147,7 @@ def _boxes(problem: PlacementProblem) -> Boxes | None:
 
 
 def _take(state: Descents, boxes: Boxes | None, boxed: Descents) -> None:
-    """Keep what was found with boxes, if it is lower."""
+    """Keep the best placement of the boxes, if it is lower."""
     if boxes is not None and state.problem.height(boxed.best.height * state.problem.alignment) < state.best.height:
         state.keep(state.problem.free, boxes.offset(boxed.best.offset))
 

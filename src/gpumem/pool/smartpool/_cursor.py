@@ -1,4 +1,4 @@
-"""Where in its table a running program is: request by request, and found again after a deviation.
+"""Where in its table a running program is: request by request, and recovered after a deviation.
 
 What a request has to do with the position, where it is not what is due::
 
@@ -46,7 +46,7 @@ class Cursor:
         self._trouble = 0  # unexpected mallocs, since CALM requests as planned
         self._recent: deque[int] = deque(maxlen=GRAM)  # bytes of the latest requests, while there is trouble
         self._grams: dict[tuple[int, ...], int] = {}
-        self._since = len(table.size)  # requests since it was found again
+        self._since = len(table.size)  # requests since the position was recovered
 
     def malloc_as_planned(self, size: int, stream: int) -> Held | None:
         """Serve the malloc that is due; None, and nothing has happened, where anything is not as planned.

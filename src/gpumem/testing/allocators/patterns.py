@@ -68,8 +68,8 @@ class Source:
         rng, player = self.random, self.player
         if rng.random() < 0.3:
             return Allocate(len(player.offsets), rng.choice([0, 0, -1, -256]))
-        if player.gone and rng.random() < 0.6:
-            return WrongFree(rng.choice(sorted(player.gone)))
+        if player.freed and rng.random() < 0.6:
+            return WrongFree(rng.choice(sorted(player.freed)))
         low, size = rng.choice(sorted(player.witness.live.items()) or [(0, 1)])
         return WrongFree(-1, rng.choice([-1, low + 1, low + size - 1, low + size, player.witness.top + 4096]))
 

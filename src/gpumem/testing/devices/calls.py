@@ -71,7 +71,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Do something with a block that is gone: `free`, `read`, `write` or `exec`; a device refuses with ValueError."""
+    """Do something with a freed block: `free`, `read`, `write` or `exec`; a device refuses with ValueError."""
 
     call: str
     block: int
