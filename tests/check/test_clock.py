@@ -77,7 +77,7 @@ def test_a_timeline_of_another_clock_is_refused() -> None:
     assert free.makespan < line.makespan
     with objects("start", "the naive clock says"):
         check.timeline(trace, free, duration, placement=placement)
-    with objects("capacity", "op 0: the load exceeds the capacity of 7 bytes"):
+    with objects("capacity", "op 0: the live bytes exceed the capacity of 7 bytes"):
         check.timeline(trace, line, duration, capacity=7)
 
 

@@ -21,7 +21,7 @@ ORDER: Cases = [
     ("order", r"iteration 1 ends in iteration 0", {"33 a iteration": "33 a iteration iteration=1"}),
     ("order", r"iteration 0 ends in iteration 1 before op 0 of 4", {"33 a iteration": "... | 33 a iteration"}),
     ("order", r"iteration 0 ends in iteration 0 before op 3 of 4", {"21 a end op=2": "... | 21 a iteration"}),
-    ("order", r"op 3 is run again, but has not run", {"21 a end op=2": "... | 21 a recompute op=3"}),
+    ("order", r"op 3 is recomputed, but has not run", {"21 a end op=2": "... | 21 a recompute op=3"}),
     ("life", r"job has not arrived", {"0 a arrive": ""}),
     ("life", r"job is waiting", {"2 b arrive": "... | 2 b arrive"}),
     ("life", r"4 ns, job 'b', hold.: the job is waiting", {"4 b launch size=6": ""}),

@@ -106,7 +106,7 @@ RERUNS: Cases = [
       " 18 c recomputed op=0 | 18 c start op=3", "21 c end op=3": "24 c end op=3", "21 c iteration": "24 c iteration",
       "21 c free buffer=0": "24 c free buffer=0", "21 c free buffer=1 part=3": "24 c free buffer=1 part=3",
       "21 c leave": "24 c leave"}),
-    ("order", r"10 ns.*recompute.: op 2 is run again, but has not run", {"10 c start op=2": "10 c recompute op=2"}),
+    ("order", r"10 ns.*recompute.: op 2 is recomputed, but has not run", {"10 c start op=2": "10 c recompute op=2"}),
     ("order", r"7 ns.*recompute.: op 0 of iteration 1 starts in iteration 0",
      {"7 c recompute op=0": "7 c recompute op=0 iteration=1"}),
     ("order", r"10 ns.*start.: op 2 starts before op 0 has ended", {"10 c recomputed op=0": ""}),

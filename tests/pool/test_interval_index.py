@@ -33,7 +33,7 @@ def agree(trace: Trace, alignment: int, smallest: bool, width: int, share: float
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(smartpool, "FEW", 0)
         patch.setattr(interval_index, "WIDTH", width)
-        smartpool.fit(trace, order, first, alignment, smallest, offset)
+        smartpool.fit(trace, order, first=first, alignment=alignment, smallest=smallest, offset=offset)
     assert offset[order].tolist() == want[order].tolist()
 
 
@@ -60,9 +60,9 @@ def test_ranges_that_touch_are_one(monkeypatch: pytest.MonkeyPatch, width: int) 
     run, rows = interval_index.fill, np.empty((10_000, 4), np.int64)  # enough never to move
     seen: list[tuple[I64, I64]] = []
 
-    def spy(arcs: Any, smallest: bool, since: int, until: int, index: Any, _: I64) -> I64:
+    def spy(arcs: Any, index: Any, _: I64, **options: Any) -> I64:
         seen.append((index.base, index.files))
-        return run(arcs, smallest, since, until, index, rows)
+        return run(arcs, index, rows, **options)
 
     monkeypatch.setattr(interval_index, "fill", spy)
     monkeypatch.setattr(interval_index, "WIDTH", width)

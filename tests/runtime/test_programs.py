@@ -109,7 +109,7 @@ def ops(calls: Any) -> int:
 def settled(seed: int) -> tuple[LiveProgram, int]:
     """A program that repeats from the start, and the ops of a period."""
     program = live_program(seed, phases=0)
-    first, period = program.settles, program.period
+    first, period = program.steady_from, program.period
     return program, ops(program.calls[first + period : first + 2 * period])
 
 
@@ -124,7 +124,7 @@ def test_planned_within_two_periods_of_the_pattern(seed: int) -> None:
     device = Adaptive(environment, limit, planner=["heuristic", "on-demand-nonblocking"], wait=True, min_length=8)
     assert [x.tobytes() for x in perform(program.calls, device)] == [x.tobytes() for x in right]
     told = [entry for entry in device.log if entry.kind in ("found", "planned", "deviated", "resumed")]
-    begun = ops(program.calls[: program.settles])
+    begun = ops(program.calls[: program.steady_from])
     period = int(told[0].what.split()[0])
     assert told[0].kind == "found" and period in (n, 2 * n)  # two, where a loss outlives an iteration
     assert begun + 2 * period <= told[0].op <= begun + n + 3 * period

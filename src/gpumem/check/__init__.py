@@ -58,7 +58,7 @@ def everything(
     Parameters
     ----------
     limit, host : int, optional
-        Bytes that the load on the device and on the host must not exceed.
+        Bytes that the live bytes on the device and on the host must not exceed.
 
     Raises
     ------

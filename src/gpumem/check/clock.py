@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heappop, heappush
 
@@ -37,7 +38,7 @@ def timeline(
     duration : int64[n]
         Nanoseconds of each op.
     handing : int64[n], optional
-        Nanoseconds that the host needs to hand over each op (`machine.host_costs(trace)`), none by default. Where it
+        Nanoseconds that the host needs to launch each op (`machine.host_costs(trace)`), none by default. Where it
         needs none and no op blocks, the host is off.
     sync : bool, optional
         As of the clock.
@@ -55,11 +56,13 @@ def timeline(
     """
     duration = _one_each(trace, duration)
     line.check_fits(trace)
-    if (i := first(line.end - line.start != duration)) >= 0:
-        raise CheckError("duration", f"op {i}: takes {line.end[i] - line.start[i]} ns, not {duration[i]}", ops=[i])
+    if (op := first(line.end - line.start != duration)) >= 0:
+        raise CheckError("duration", f"op {op}: takes {line.end[op] - line.start[op]} ns, not {duration[op]}", ops=[op])
     count = line.first + line.cycle + 1
     hosts = NaiveHosts(trace, handing, sync)
-    start, end, issued, late = _run(trace, duration, placement, capacity, duplex, count, hosts)
+    start, end, issued, late = _run(
+        trace, duration, hosts, placement=placement, capacity=capacity, duplex=duplex, iterations=count
+    )
     origin = start[line.first].min()
     waits = _waits(trace, start, end, duplex)[line.first]
     rules = [("start", line.start, start[line.first] - origin), ("wait", line.wait, waits)]
@@ -69,8 +72,8 @@ def timeline(
     if line.issued is not None:
         rules.append(("issue", line.issued, issued[line.first] - origin))
     for rule, have, want in rules:
-        if (i := first(have != want)) >= 0:
-            raise CheckError(rule, f"op {i}: {rule}s {have[i]} ns, the naive clock says {want[i]}", ops=[i])
+        if (op := first(have != want)) >= 0:
+            raise CheckError(rule, f"op {op}: {rule}s {have[op]} ns, the naive clock says {want[op]}", ops=[op])
     _check_regime(line, end)
     _check_causes(line, late[line.first])
 
@@ -88,9 +91,9 @@ def _check_regime(line: Timeline, end: I64) -> None:
     begin, cycle = line.first, line.cycle
     if cycle:
         makespan = Fraction(int(done[begin + cycle] - done[begin]), cycle)
-        if (i := first(end[begin + cycle] - done[begin + cycle] != end[begin] - done[begin])) >= 0:
-            told = f"op {i}: does not repeat after {cycle} iterations from iteration {begin}"
-            raise CheckError("cycle", told, ops=[i])
+        if (op := first(end[begin + cycle] - done[begin + cycle] != end[begin] - done[begin])) >= 0:
+            reason = f"op {op}: does not repeat after {cycle} iterations from iteration {begin}"
+            raise CheckError("cycle", reason, ops=[op])
     else:
         half = begin // 2
         makespan = Fraction(int(done[begin] - done[half]), begin - half) if begin else Fraction(int(done[0]))
@@ -103,8 +106,8 @@ def _check_causes(line: Timeline, late: list[str]) -> None:
     for span, host in zip(line, late):
         allowed = {host} if host else {"data", "copy", "memory"} if span.wait else {"none"}
         if span.cause not in allowed:
-            told = f"op {span.op}: waits {span.wait} ns, cause {span.cause!r}, the naive clock says"
-            raise CheckError("cause", f"{told} {' or '.join(sorted(allowed))}", ops=[span.op])
+            reason = f"op {span.op}: waits {span.wait} ns, cause {span.cause!r}, the naive clock says"
+            raise CheckError("cause", f"{reason} {' or '.join(sorted(allowed))}", ops=[span.op])
 
 
 @strict
@@ -131,7 +134,7 @@ def naive_clock(
     Raises
     ------
     CheckError
-        An op finds no room within the capacity, whatever it waits for.
+        An op finds too few free bytes within the capacity, whatever it waits for.
 
     Notes
     -----
@@ -139,42 +142,45 @@ def naive_clock(
     know when the last write and the last touch have ended: mostly O(log B) an access, O(iterations x n + B) memory.
     """
     duration, hosts = _one_each(trace, duration), NaiveHosts(trace, handing, sync)
-    return _run(trace, duration, placement, capacity, duplex, iterations, hosts)[:2]
+    return _run(trace, duration, hosts, placement=placement, capacity=capacity, duplex=duplex, iterations=iterations)[
+        :2
+    ]
 
 
 def _run(
     trace: Trace,
     duration: I64,
+    hosts: NaiveHosts,
+    *,
     placement: Placement | None,
     capacity: int | None,
     duplex: bool,
     iterations: int,
-    hosts: NaiveHosts,
 ) -> tuple[I64, I64, I64, list[list[str]]]:
     """Start, end and issue of every op in every iteration; what held the issue that an op waited for, else ''."""
-    n = trace.n
+    count = trace.n
     touched = _Touched(trace, placement)
     memory = _Memory(trace, capacity) if capacity is not None else None
     engine = _engines(trace, duplex)
     ready: dict[int, int] = {}
-    start, end, issued = np.zeros((3, iterations, n), np.int64)
-    late = [[""] * n for _ in range(iterations)]
-    for k in range(iterations):
-        for i in work.all_of(range(n)):
-            times = [ready.get(engine[i], 0), touched.free(i)]
+    start, end, issued = np.zeros((3, iterations, count), np.int64)
+    late = [[""] * count for _ in range(iterations)]
+    for iteration in range(iterations):
+        for op in work.all_of(range(count)):
+            times = [ready.get(engine[op], 0), touched.free(op)]
             if memory:
-                times.append(memory.reserve(k * n + i))
+                times.append(memory.reserve(iteration * count + op))
             if hosts.on:
-                issued[k, i] = hosts.issue(i)
-                if issued[k, i] > max(times):
-                    late[k][i] = "copy" if hosts.copying >= max(times) else "host"
-                times.append(int(issued[k, i]))
-            start[k, i] = max(times)
-            end[k, i] = ready[engine[i]] = start[k, i] + duration[i]
-            hosts.ended(i, int(end[k, i]))
-            touched.by(i, int(end[k, i]))
+                issued[iteration, op] = hosts.issue(op)
+                if issued[iteration, op] > max(times):
+                    late[iteration][op] = "copy" if hosts.copying >= max(times) else "host"
+                times.append(int(issued[iteration, op]))
+            start[iteration, op] = max(times)
+            end[iteration, op] = ready[engine[op]] = start[iteration, op] + duration[op]
+            hosts.ended(op, int(end[iteration, op]))
+            touched.by(op, int(end[iteration, op]))
             if memory:
-                memory.touch(k * n + i, int(end[k, i]))
+                memory.touch(iteration * count + op, int(end[iteration, op]))
     return start, end, issued, late
 
 
@@ -188,9 +194,9 @@ def _engines(trace: Trace, duplex: bool) -> list[int]:
 def _waits(trace: Trace, start: I64, end: I64, duplex: bool) -> I64:
     engine, ready = _engines(trace, duplex), dict[int, int]()
     wait = np.zeros_like(start)
-    for k, i in work.all_of(np.ndindex(*start.shape)):
-        wait[k, i] = start[k, i] - ready.get(engine[i], 0)
-        ready[engine[i]] = int(end[k, i])
+    for iteration, op in work.all_of(np.ndindex(*start.shape)):
+        wait[iteration, op] = start[iteration, op] - ready.get(engine[op], 0)
+        ready[engine[op]] = int(end[iteration, op])
     return wait
 
 
@@ -202,111 +208,128 @@ class _Touched:
     """
 
     def __init__(self, trace: Trace, placement: Placement | None) -> None:
-        b, ops = trace.buffers, trace.ops
-        forever = b.persistent & (b.end - b.start == trace.n)
-        fresh = np.flatnonzero(~b.host & ~forever & (placement is None))  # something new in each iteration
+        buffers, ops = trace.buffers, trace.ops
+        forever = buffers.persistent & (buffers.end - buffers.start == trace.n)
+        fresh = np.flatnonzero(~buffers.host & ~forever & (placement is None))  # something new in each iteration
         self.fresh: list[list[int]] = [[] for _ in range(trace.n)]
-        for j, step in zip(fresh.tolist(), b.start[fresh].tolist()):
-            self.fresh[step].append(j)
+        for buffer, step in zip(fresh.tolist(), buffers.start[fresh].tolist()):
+            self.fresh[step].append(buffer)
         self.reads, self.writes = ops.reads.tolist(), ops.writes.tolist()
-        self.wrote, self.touched = ([0] * len(b) for _ in range(2))
+        self.wrote, self.touched = ([0] * len(buffers) for _ in range(2))
         self.bytes = dict[int, tuple[int, int]]()  # of each device buffer that is placed and has any
         if placement is not None:
-            solid = np.flatnonzero(~b.host & (b.size > 0))
+            solid = np.flatnonzero(~buffers.host & (buffers.size > 0))
             low = placement.offset[solid]
-            self.bytes = dict(zip(solid.tolist(), zip(low.tolist(), (low + b.size[solid]).tolist())))
+            self.bytes = dict(zip(solid.tolist(), zip(low.tolist(), (low + buffers.size[solid]).tolist())))
         self.begins, self.stretch = [0], {0: (0, 0)}  # of each stretch by its first byte: last write, last touch
 
-    def free(self, i: int) -> int:
-        """Return when all has ended that op `i` conflicts with."""
-        for j in self.fresh[i]:
-            self.wrote[j] = self.touched[j] = 0
-        ends = [0, *(self.wrote[j] for j in self.reads[i]), *(self.touched[j] for j in self.writes[i])]
-        for rows, last in ((self.reads[i], 0), (self.writes[i], 1)):
-            for begins in (self._within(*self.bytes[j]) for j in rows if j in self.bytes):
+    def free(self, op: int) -> int:
+        """Return when all has ended that op `op` conflicts with."""
+        for buffer in self.fresh[op]:
+            self.wrote[buffer] = self.touched[buffer] = 0
+        ends = [
+            0,
+            *(self.wrote[buffer] for buffer in self.reads[op]),
+            *(self.touched[buffer] for buffer in self.writes[op]),
+        ]
+        for rows, last in ((self.reads[op], 0), (self.writes[op], 1)):
+            for begins in (self._within(*self.bytes[buffer]) for buffer in rows if buffer in self.bytes):
                 ends += [self.stretch[begin][last] for begin in begins]
         return max(ends)
 
-    def by(self, i: int, end: int) -> None:
-        """Note that op `i` has ended."""
-        for j in self.reads[i]:
-            self.touched[j] = max(self.touched[j], end)
-            for begin in self._within(*self.bytes[j]) if j in self.bytes else ():
+    def by(self, op: int, end: int) -> None:
+        """Note that op `op` has ended."""
+        for buffer in self.reads[op]:
+            self.touched[buffer] = max(self.touched[buffer], end)
+            for begin in self._within(*self.bytes[buffer]) if buffer in self.bytes else ():
                 wrote, touched = self.stretch[begin]
                 self.stretch[begin] = wrote, max(touched, end)
-        for j in self.writes[i]:
-            self.wrote[j] = self.touched[j] = max(self.touched[j], end)
-            if j in self.bytes:
-                first, *others = self._within(*self.bytes[j])
+        for buffer in self.writes[op]:
+            self.wrote[buffer] = self.touched[buffer] = max(self.touched[buffer], end)
+            if buffer in self.bytes:
+                first, *others = self._within(*self.bytes[buffer])
                 self.stretch[first] = end, end
                 for begin in others:
                     del self.stretch[begin]
-                k = bisect_right(self.begins, first)
-                del self.begins[k : k + len(others)]
+                place = bisect_right(self.begins, first)
+                del self.begins[place : place + len(others)]
 
     def _within(self, low: int, high: int) -> list[int]:
         """The stretches of these bytes, which begin and end with them."""
         for byte in (low, high):
-            k = bisect_right(self.begins, byte) - 1
-            if self.begins[k] < byte:
-                self.begins.insert(k + 1, byte)
-                self.stretch[byte] = self.stretch[self.begins[k]]
+            place = bisect_right(self.begins, byte) - 1
+            if self.begins[place] < byte:
+                self.begins.insert(place + 1, byte)
+                self.stretch[byte] = self.stretch[self.begins[place]]
         return self.begins[bisect_right(self.begins, low) - 1 : bisect_right(self.begins, high) - 1]
 
 
+@dataclass(slots=True)
+class _Instance:
+    """One buffer of one iteration: its bytes, when they were reserved, and when they are given back."""
+
+    size: int
+    since: int
+    until: int
+
+
 class _Memory:
-    """The capacity clock's counter: who reserved what, who gave back when."""
+    """The counter of the byte-counting clock: who reserved what, who gave back when."""
 
     def __init__(self, trace: Trace, capacity: int) -> None:
         self.trace, self.capacity, self.now = trace, capacity, 0
-        n, b = trace.n, trace.buffers
+        steps, buffers = trace.n, trace.buffers
         self.reserved = 0
         self.made: dict[int, list[Buffer]] = {}  # by the step they start at, but for those that never die
-        for x in b:
-            if x.space == "device" and x.persistent and x.end - x.start == n:
-                self.reserved += x.size
-            elif x.space == "device":
-                self.made.setdefault(x.start, []).append(x)
-        # instance: (buffer, position it starts at) -> [bytes, reserved at, given back at]
-        self.instances: dict[tuple[int, int], list[int]] = {}
+        for buffer in buffers:
+            if buffer.space == "device" and buffer.persistent and buffer.end - buffer.start == steps:
+                self.reserved += buffer.size
+            elif buffer.space == "device":
+                self.made.setdefault(buffer.start, []).append(buffer)
+        self.instances: dict[tuple[int, int], _Instance] = {}  # by buffer and the position at which it starts
         self.ending: list[tuple[int, tuple[int, int]]] = []  # at which position, soonest first
         self.ended: list[tuple[int, int, tuple[int, int]]] = []  # when it came back, and its bytes; earliest first
-        for x in (x for made in self.made.values() for x in made if x.end > n):
-            self._add((x.id, x.start - n), x.end - n, x.size, 0, 0)
-            self.reserved += x.size
+        for buffer in (buffer for made in self.made.values() for buffer in made if buffer.end > steps):
+            self._add((buffer.id, buffer.start - steps), buffer.end - steps, _Instance(buffer.size, since=0, until=0))
+            self.reserved += buffer.size
 
-    def _add(self, key: tuple[int, int], stop: int, size: int, since: int, back: int) -> None:
-        self.instances[key] = [size, since, back]
+    def _add(self, key: tuple[int, int], stop: int, instance: _Instance) -> None:
+        self.instances[key] = instance
         heappush(self.ending, (stop, key))
 
-    def reserve(self, x: int) -> int:
-        """Reserve what position `x` allocates; return when it and all that the op touches is there."""
-        i = x % self.trace.n
-        made = self.made.get(i, [])
-        need = sum(m.size for m in made)
-        self.reserved += need
-        if need:
-            while self.ending and self.ending[0][0] <= x:
+    def reserve(self, position: int) -> int:
+        """Reserve what position `position` allocates; return when it and all that the op touches is there."""
+        op = position % self.trace.n
+        made = self.made.get(op, [])
+        allocated = sum(buffer.size for buffer in made)
+        self.reserved += allocated
+        if allocated:
+            while self.ending and self.ending[0][0] <= position:
                 key = heappop(self.ending)[1]
-                heappush(self.ended, (self.instances[key][2], self.instances[key][0], key))
-            # what is not back by the time that suffices waits on
+                heappush(self.ended, (self.instances[key].until, self.instances[key].size, key))
+            # What is given back later than needed remains in the heap for the next op.
             while self.ended and (self.reserved > self.capacity or self.ended[0][0] <= self.now):
                 back, size, key = heappop(self.ended)
                 self.now = max(self.now, back)
                 self.reserved -= size
                 del self.instances[key]
             if self.reserved > self.capacity:
-                raise CheckError("capacity", f"op {i}: the load exceeds the capacity of {self.capacity} bytes", ops=[i])
-        for m in made:
-            self._add((m.id, x), x + m.end - m.start, m.size, self.now if m.size else 0, self.now)
-        return max([self.now if need else 0, *(t[1] for t in self._touched(x))])
+                raise CheckError(
+                    "capacity", f"op {op}: the live bytes exceed the capacity of {self.capacity} bytes", ops=[op]
+                )
+        for buffer in made:
+            instance = _Instance(buffer.size, since=self.now if buffer.size else 0, until=self.now)
+            self._add((buffer.id, position), position + buffer.end - buffer.start, instance)
+        return max([self.now if allocated else 0, *(instance.since for instance in self._touched(position))])
 
-    def touch(self, x: int, end: int) -> None:
-        """The op at position `x` ended: what it touches comes back no earlier."""
-        for instance in self._touched(x):
-            instance[2] = max(instance[2], end)
+    def touch(self, position: int, end: int) -> None:
+        """The op at position `position` ended: what it touches comes back no earlier."""
+        for instance in self._touched(position):
+            instance.until = max(instance.until, end)
 
-    def _touched(self, x: int) -> list[list[int]]:
-        op, b, n = self.trace.ops[x % self.trace.n], self.trace.buffers, self.trace.n
-        keys = [(j, x - (x - int(b.start[j])) % n) for j in {*op.reads, *op.writes}]
+    def _touched(self, position: int) -> list[_Instance]:
+        op, buffers, steps = self.trace.ops[position % self.trace.n], self.trace.buffers, self.trace.n
+        keys = [
+            (buffer, position - (position - int(buffers.start[buffer])) % steps) for buffer in {*op.reads, *op.writes}
+        ]
         return [self.instances[key] for key in keys if key in self.instances]

@@ -19,7 +19,9 @@ Held = tuple[int, bool, str, int, int]  # size, whether on the host, kind, start
 
 
 @strict
-def together(jobs: Sequence[Trace], trace: Trace, job: I64, turn: I64, op: I64, lag: I64, slot: I64) -> None:
+def together(  # noqa: PLR0917  the columns of a round, in the order in which a round has them
+    jobs: Sequence[Trace], trace: Trace, job: I64, turn: I64, op: I64, lag: I64, slot: I64
+) -> None:
     """Check one trace made of several jobs' iterations that run side by side in slots.
 
     Parameters
@@ -50,168 +52,200 @@ def together(jobs: Sequence[Trace], trace: Trace, job: I64, turn: I64, op: I64, 
     """
     images, untouched = set[int](), Counter[Held]()
     position = np.arange(trace.n) + lag * trace.n  # since the start of the round in which its iteration began
-    for j, alone in enumerate(jobs):
+    for number, alone in enumerate(jobs):
         where: list[dict[int, int]] = []  # of each iteration of the job: op -> op of the round
-        for t in sorted({int(x) for x in turn[job == j]}):
-            mine = np.flatnonzero(turn == t)
-            if sorted(op[mine].tolist()) != list(range(alone.n)):
+        for one_turn in sorted({int(row) for row in turn[job == number]}):
+            own = np.flatnonzero(turn == one_turn)
+            if sorted(op[own].tolist()) != list(range(alone.n)):
                 raise CheckError(
-                    "ops", f"job {j}: its iteration has {len(mine)} ops that are not its {alone.n}, each once"
+                    "ops", f"job {number}: its iteration has {len(own)} ops that are not its {alone.n}, each once"
                 )
-            where.append({int(op[x]): int(x) for x in mine})
+            where.append({int(op[row]): int(row) for row in own})
         if not where:
-            raise CheckError("ops", f"job {j}: it does not run")
-        one = _Job(j, alone, trace, where, position)
-        one.check()
-        images |= {*one.image.values()}
-        untouched += one.untouched()
-    b = trace.buffers
-    others = [y for y in range(len(b)) if y not in images and b.size[y]]
-    if Counter(_held(trace, y, int(b.start[y]), int(b.end[y])) for y in others) != untouched:
+            raise CheckError("ops", f"job {number}: it does not run")
+        check = _Job(number, alone, trace, where=where, position=position)
+        check.check()
+        images |= {*check.image.values()}
+        untouched += check.untouched()
+    buffers = trace.buffers
+    others = [image for image in range(len(buffers)) if image not in images and buffers.size[image]]
+    if (
+        Counter(_held(trace, image, int(buffers.start[image]), int(buffers.end[image])) for image in others)
+        != untouched
+    ):
         raise CheckError("held", f"buffers {others!r:.60}: not those that no op of the jobs touches", buffers=others)
     _groups(trace, turn, slot)
     _slots(trace, slot)
 
 
-def _held(trace: Trace, b: int, start: int, end: int) -> Held:
+def _held(trace: Trace, buffer: int, start: int, end: int) -> Held:
     table = trace.buffers
-    return int(table.size[b]), bool(table.host[b]), table.kind[b], start, end
+    return int(table.size[buffer]), bool(table.host[buffer]), table.kind[buffer], start, end
 
 
-def _told(ops: Ops, column: str, i: int) -> Any:
-    """What a column tells of an op, None where there is no such column."""
+def _cell(ops: Ops, column: str, op: int) -> Any:
+    """Return a column's entry for an op, None where there is no such column."""
     values = getattr(ops, column)
-    return None if values is None else values[i]
+    return None if values is None else values[op]
 
 
 class _Job:
-    def __init__(self, j: int, alone: Trace, trace: Trace, where: list[dict[int, int]], position: I64) -> None:
-        self.j, self.alone, self.trace, self.where, self.position = j, alone, trace, where, position
-        self.rows = {what: tuple(_rows(t, what) for t in (alone, trace)) for what in TOUCHES}
+    """One job: its trace alone, the trace of the round, and where its ops are in that, iteration by iteration."""
+
+    def __init__(self, number: int, alone: Trace, trace: Trace, where: list[dict[int, int]], position: I64) -> None:
+        self.number, self.alone, self.trace, self.where, self.position = number, alone, trace, where, position
+        self.rows = {what: tuple(_rows(of, what) for of in (alone, trace)) for what in TOUCHES}
         self.image: dict[tuple[int, int], int] = {}  # buffer and the iteration in which it began -> buffer of the round
 
     def check(self) -> None:
-        for k, found in enumerate(self.where):
-            for i, x in found.items():
-                self.same(i, x)
+        for iteration, rows in enumerate(self.where):
+            for op, row in rows.items():
+                self.check_op(op, row)
                 for what in TOUCHES:
-                    self.touches(k, i, x, what)
+                    self.check_touches(iteration, op, row, what)
         if len(set(self.image.values())) < len(self.image):
-            raise CheckError("value", f"job {self.j}: two of its buffers are one")
-        for (b, k), y in self.image.items():
-            self.lives(b, k, y)
-        self.in_turn()
+            raise CheckError("value", f"job {self.number}: two of its buffers are one")
+        for (buffer, iteration), image in self.image.items():
+            self.check_lifetime(buffer, iteration, image)
+        self.check_order()
 
-    def same(self, i: int, x: int) -> None:
+    def check_op(self, op: int, row: int) -> None:
         """An op is what it is alone."""
         for column in SAME:
-            mine, theirs = _told(self.alone.ops, column, i), _told(self.trace.ops, column, x)
-            if mine != theirs and (mine or theirs):  # a column that is left out tells as much as an empty one
+            alone, side_by_side = _cell(self.alone.ops, column, op), _cell(self.trace.ops, column, row)
+            if alone != side_by_side and (
+                alone or side_by_side
+            ):  # a column that is left out tells as much as an empty one
                 raise CheckError(
-                    "ops", f"op {x}: {column} is {theirs}, that of op {i} of job {self.j} is {mine}", ops=[x]
+                    "ops",
+                    f"op {row}: {column} is {side_by_side}, that of op {op} of job {self.number} is {alone}",
+                    ops=[row],
                 )
 
-    def touches(self, k: int, i: int, x: int, what: str) -> None:
+    def check_touches(self, iteration: int, op: int, row: int, what: str) -> None:
         """It touches the images of what it touches alone; one buffer has one image."""
-        mine, theirs = (rows[at].tolist() for rows, at in zip(self.rows[what], (i, x)))
-        if len(mine) != len(theirs):
+        alone, side_by_side = (rows[at].tolist() for rows, at in zip(self.rows[what], (op, row)))
+        if len(alone) != len(side_by_side):
             raise CheckError(
-                "value", f"op {x}: {what} {len(theirs)} buffers, op {i} of job {self.j} {len(mine)}", ops=[x]
+                "value",
+                f"op {row}: {what} {len(side_by_side)} buffers, op {op} of job {self.number} {len(alone)}",
+                ops=[row],
             )
-        b = self.alone.buffers
-        for buffer, image in zip(mine, theirs):
-            began = 0 if self.forever(buffer) else (k - (i < b.start[buffer])) % len(self.where)
+        buffers = self.alone.buffers
+        for buffer, image in zip(alone, side_by_side):
+            began = 0 if self.lives_forever(buffer) else (iteration - (op < buffers.start[buffer])) % len(self.where)
             if self.image.setdefault((buffer, began), image) != image:
                 raise CheckError(
-                    "value", f"op {x}: {what} buffer {image}, which is not {buffer} of job {self.j}", ops=[x]
+                    "value", f"op {row}: {what} buffer {image}, which is not {buffer} of job {self.number}", ops=[row]
                 )
 
-    def lives(self, b: int, k: int, y: int) -> None:
+    def check_lifetime(self, buffer: int, iteration: int, image: int) -> None:
         """An image is as large as its original, and lives from the op that starts it through the one that ends it."""
-        old, new, n = self.alone.buffers, self.trace.buffers, self.trace.n
+        old, new, steps = self.alone.buffers, self.trace.buffers, self.trace.n
         for column in KEPT:
-            if getattr(old, column)[b] != getattr(new, column)[y]:
+            if getattr(old, column)[buffer] != getattr(new, column)[image]:
                 raise CheckError(
-                    "held", f"buffer {y}: its {column} is not that of buffer {b} of job {self.j}", buffers=[y]
+                    "held",
+                    f"buffer {image}: its {column} is not that of buffer {buffer} of job {self.number}",
+                    buffers=[image],
                 )
-        if self.forever(b):
-            if not (new.persistent[y] and new.end[y] - new.start[y] == n):
-                raise CheckError("held", f"buffer {y}: does not live for ever as {b} of job {self.j} does", buffers=[y])
+        if self.lives_forever(buffer):
+            if not (new.persistent[image] and new.end[image] - new.start[image] == steps):
+                raise CheckError(
+                    "held",
+                    f"buffer {image}: does not live for ever as {buffer} of job {self.number} does",
+                    buffers=[image],
+                )
             return
-        first, last = self.lifetime(b, k)
-        if (new.start[y], new.end[y] - new.start[y]) != (first % n, last + 1 - first):
-            told = f"lives during [{new.start[y]}, {new.end[y]}), its ops are {first} to {last}"
-            raise CheckError("held", f"buffer {y}: {told}", buffers=[y])
-        if bool(new.persistent[y]) != bool(old.persistent[b] and new.end[y] > n and not self.closed(b, k)):
-            told = "not so if its value crosses the round's boundary as that of"
-            raise CheckError("held", f"buffer {y}: persistent, {told} {b} of job {self.j}, or the reverse", buffers=[y])
+        first, last = self.lifetime(buffer, iteration)
+        if (new.start[image], new.end[image] - new.start[image]) != (first % steps, last + 1 - first):
+            reason = f"lives during [{new.start[image]}, {new.end[image]}), its ops are {first} to {last}"
+            raise CheckError("held", f"buffer {image}: {reason}", buffers=[image])
+        if bool(new.persistent[image]) != bool(
+            old.persistent[buffer] and new.end[image] > steps and not self.is_made_anew(buffer, iteration)
+        ):
+            reason = "not so if its value crosses the round's boundary as that of"
+            raise CheckError(
+                "held",
+                f"buffer {image}: persistent, {reason} {buffer} of job {self.number}, or the reverse",
+                buffers=[image],
+            )
 
-    def closed(self, b: int, k: int) -> bool:
+    def is_made_anew(self, buffer: int, iteration: int) -> bool:
         """Whether the op behind its last one starts it anew; were it persistent, it would live for ever."""
-        table, n = self.alone.buffers, self.alone.n
-        last, first = self.at(k, int(table.end[b] - 1) % n), self.at(k, int(table.start[b]))
-        return not any(last < self.at(k, i) < first for i in self.where[k])
+        table, steps = self.alone.buffers, self.alone.n
+        last, first = (
+            self.place_of(iteration, int(table.end[buffer] - 1) % steps),
+            self.place_of(iteration, int(table.start[buffer])),
+        )
+        return not any(last < self.place_of(iteration, op) < first for op in self.where[iteration])
 
     def untouched(self) -> Counter[Held]:
         """Where buffers are held that no op touches: nothing says which is whose image."""
-        found, n, b = Counter[Held](), self.trace.n, self.alone.buffers
-        for i in sorted({*np.flatnonzero(b.size).tolist()} - {buffer for buffer, _ in self.image}):
-            if self.forever(i):
-                found[_held(self.alone, i, 0, n)] += 1
+        held, steps, buffers = Counter[Held](), self.trace.n, self.alone.buffers
+        for buffer in sorted({*np.flatnonzero(buffers.size).tolist()} - {buffer for buffer, _ in self.image}):
+            if self.lives_forever(buffer):
+                held[_held(self.alone, buffer, 0, steps)] += 1
                 continue
-            for k in range(len(self.where)):
-                first, last = self.lifetime(i, k)
-                found[_held(self.alone, i, first % n, first % n + last + 1 - first)] += 1
-        return found
+            for iteration in range(len(self.where)):
+                first, last = self.lifetime(buffer, iteration)
+                held[_held(self.alone, buffer, first % steps, first % steps + last + 1 - first)] += 1
+        return held
 
-    def forever(self, b: int) -> bool:
+    def lives_forever(self, buffer: int) -> bool:
         """Whether a buffer has the same bytes in every iteration."""
         table = self.alone.buffers
-        return bool(table.persistent[b] and table.end[b] - table.start[b] == self.alone.n)
+        return bool(table.persistent[buffer] and table.end[buffer] - table.start[buffer] == self.alone.n)
 
-    def lifetime(self, b: int, k: int) -> tuple[int, int]:
-        """The ops with which the k-th lifetime of a buffer begins and ends, as `at` counts."""
-        table, n = self.alone.buffers, self.alone.n
-        return self.at(k, int(table.start[b])), self.at(k + int(table.end[b] > n), int(table.end[b] - 1) % n)
+    def lifetime(self, buffer: int, iteration: int) -> tuple[int, int]:
+        """The ops with which the lifetime in an iteration of a buffer begins and ends, as `place_of` counts."""
+        table, steps = self.alone.buffers, self.alone.n
+        return self.place_of(iteration, int(table.start[buffer])), self.place_of(
+            iteration + int(table.end[buffer] > steps), int(table.end[buffer] - 1) % steps
+        )
 
-    def at(self, k: int, i: int) -> int:
-        """Where op `i` of the job's k-th iteration comes, those behind its last one in a round included."""
-        turn, k = divmod(k, len(self.where))
-        return int(self.position[self.where[k][i]]) + turn * self.trace.n
+    def place_of(self, iteration: int, op: int) -> int:
+        """Where op `op` of the job's k-th iteration comes, those behind its last one in a round included."""
+        turn, iteration = divmod(iteration, len(self.where))
+        return int(self.position[self.where[iteration][op]]) + turn * self.trace.n
 
-    def in_turn(self) -> None:
+    def check_order(self) -> None:
         """Of two ops that conflict the first stays first, also where it belongs to the iteration before."""
         touches: dict[int, list[tuple[int, bool]]] = {}
-        for i in range(self.alone.n):
-            written = set(self.alone.ops.writes[i].tolist())
-            for b in written | set(self.alone.ops.reads[i].tolist()):
-                touches.setdefault(b, []).append((i, b in written))
-        for found in touches.values():
-            for k in range(len(self.where)):
-                row = [(self.at(k + later, i), w) for later in (0, 1) for i, w in found]
-                for p, (x, writes) in enumerate(row[: len(found)]):
-                    for y, too in row[p + 1 : p + len(found) + 1]:
-                        if (writes or too) and y <= x:
-                            n = self.trace.n
+        for op in range(self.alone.n):
+            written = set(self.alone.ops.writes[op].tolist())
+            for buffer in written | set(self.alone.ops.reads[op].tolist()):
+                touches.setdefault(buffer, []).append((op, buffer in written))
+        for accesses in touches.values():
+            for iteration in range(len(self.where)):
+                row = [
+                    (self.place_of(iteration + later, op), is_write) for later in (0, 1) for op, is_write in accesses
+                ]
+                for place, (position, writes) in enumerate(row[: len(accesses)]):
+                    for later_position, too in row[place + 1 : place + len(accesses) + 1]:
+                        if (writes or too) and later_position <= position:
+                            steps = self.trace.n
                             raise CheckError(
-                                "dependence", f"ops {x % n} and {y % n}: change places", ops=[x % n, y % n]
+                                "dependence",
+                                f"ops {position % steps} and {later_position % steps}: change places",
+                                ops=[position % steps, later_position % steps],
                             )
 
 
 def _rows(trace: Trace, what: str) -> Csr:
-    found: Csr = trace.statistics if what == "statistics" else getattr(trace.ops, what)
-    return found
+    rows: Csr = trace.statistics if what == "statistics" else getattr(trace.ops, what)
+    return rows
 
 
 def _groups(trace: Trace, turn: I64, slot: I64) -> None:
     """Ops of one iteration and slot are on one stream; what belongs to no iteration takes no time."""
     stream: dict[tuple[int, int], int] = {}
-    for x in range(trace.n):
-        key, mine = (int(turn[x]), int(slot[x])), int(trace.ops.stream[x])
-        if turn[x] >= 0 and stream.setdefault(key, mine) != mine:
-            raise CheckError("slot", f"op {x}: on another stream than those of its iteration and slot", ops=[x])
-        if turn[x] < 0 and (trace.ops.role[x] != SYNC or trace.ops.duration[x] > 0):
-            raise CheckError("ops", f"op {x}: of no job, and yet it computes or takes time", ops=[x])
+    for op in range(trace.n):
+        key, own_stream = (int(turn[op]), int(slot[op])), int(trace.ops.stream[op])
+        if turn[op] >= 0 and stream.setdefault(key, own_stream) != own_stream:
+            raise CheckError("slot", f"op {op}: on another stream than those of its iteration and slot", ops=[op])
+        if turn[op] < 0 and (trace.ops.role[op] != SYNC or trace.ops.duration[op] > 0):
+            raise CheckError("ops", f"op {op}: of no job, and yet it computes or takes time", ops=[op])
 
 
 def _slots(trace: Trace, slot: I64) -> None:
@@ -222,23 +256,23 @@ def _slots(trace: Trace, slot: I64) -> None:
     wrote: dict[int, int] = {}
     read: dict[int, list[int]] = {}
     for at in range(2 * trace.n):  # a second round, which waits for the first
-        x = at % trace.n
-        if x and slot[x] < slot[x - 1]:
-            raise CheckError("slot", f"op {x}: of slot {slot[x]}, behind one of slot {slot[x - 1]}", ops=[x])
-        if x == 0 or slot[x] > slot[x - 1]:
+        op = at % trace.n
+        if op and slot[op] < slot[op - 1]:
+            raise CheckError("slot", f"op {op}: of slot {slot[op]}, behind one of slot {slot[op - 1]}", ops=[op])
+        if op == 0 or slot[op] > slot[op - 1]:
             before = [*last]
-        mine, written = int(trace.ops.stream[x]), trace.ops.writes[x].tolist()
-        waits = [last[mine]] if last[mine] >= 0 else []
-        for b in {*trace.ops.reads[x].tolist(), *written}:
-            waits += [wrote[b]] if b in wrote else []
-            waits += read.get(b, []) if b in written else []
-        has = [max([known[y][s] for y in waits], default=-1) for s in range(streams)]
-        if trace.ops.role[x] == 0 and any(has[s] < before[s] for s in range(streams)):
-            raise CheckError("slot", f"op {x}: does not wait for all of the slots before {slot[x]}", ops=[x])
-        has[mine] = at
+        own, written = int(trace.ops.stream[op]), trace.ops.writes[op].tolist()
+        waits = [last[own]] if last[own] >= 0 else []
+        for buffer in {*trace.ops.reads[op].tolist(), *written}:
+            waits += [wrote[buffer]] if buffer in wrote else []
+            waits += read.get(buffer, []) if buffer in written else []
+        has = [max([known[waited][stream] for waited in waits], default=-1) for stream in range(streams)]
+        if trace.ops.role[op] == 0 and any(has[stream] < before[stream] for stream in range(streams)):
+            raise CheckError("slot", f"op {op}: does not wait for all of the slots before {slot[op]}", ops=[op])
+        has[own] = at
         known.append(has)
-        last[mine] = at
-        for b in written:
-            wrote[b], read[b] = at, []
-        for b in trace.ops.reads[x].tolist():
-            read.setdefault(b, []).append(at)
+        last[own] = at
+        for buffer in written:
+            wrote[buffer], read[buffer] = at, []
+        for buffer in trace.ops.reads[op].tolist():
+            read.setdefault(buffer, []).append(at)

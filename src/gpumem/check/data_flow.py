@@ -43,42 +43,49 @@ def data_flow(original: Trace, rewritten: Trace) -> None:
     for iteration in range(ITERATIONS):
         want, got = before.run(iteration), after.run(iteration)
         for of, reads in want.items():
-            i, seen = got[of]
+            op, seen = got[of]
             for buffer, value in reads[1].items():
                 if seen.get(buffer) != value:
-                    told = f"iteration {iteration}, op {i} (recorded op {of}): reads another value of buffer {buffer}"
-                    raise CheckError("value", f"{told} than its original", ops=[i], buffers=[buffer])
+                    reason = (
+                        f"iteration {iteration}, op {op} (recorded op {of}): reads another value of buffer {buffer}"
+                    )
+                    raise CheckError("value", f"{reason} than its original", ops=[op], buffers=[buffer])
         _same_boundary(before, after, iteration)
 
 
 def _statistics(original: Trace) -> dict[int, set[int]]:
-    """The recorded buffers that each recorded op keeps statistics in; its reruns leave them alone."""
+    """The recorded buffers that each recorded op keeps statistics in; its recomputations leave them alone."""
     rows = zip(original.ops, original.statistics.tolist())
-    return {o.of: {original.buffers[j].of for j in row} for o, row in rows if o.role == "compute"}
+    return {op.of: {original.buffers[buffer].of for buffer in row} for op, row in rows if op.role == "compute"}
 
 
 def _same_ops(original: Trace, rewritten: Trace) -> None:
     for stream in original.ops.streams:
-        want = [o.of for o in original.ops if o.stream == stream and o.role == "compute"]
-        got = [o.of for o in rewritten.ops if o.stream == stream and o.role == "compute"]
+        want = [op.of for op in original.ops if op.stream == stream and op.role == "compute"]
+        got = [op.of for op in rewritten.ops if op.stream == stream and op.role == "compute"]
         if want != got:
-            at = next((k for k, (a, b) in enumerate(zip(want, got)) if a != b), min(len(want), len(got)))
+            at = next(
+                (place for place, (expected, actual) in enumerate(zip(want, got)) if expected != actual),
+                min(len(want), len(got)),
+            )
             what = want[at] if at < len(want) else "nothing more"
             raise CheckError("ops", f"stream {stream}: recorded op {what} expected as op number {at} of the stream")
 
 
 def _born(original: Trace, rewritten: Trace) -> set[int]:
     """Buffers of the rewritten trace that hold the original buffer where it is allocated."""
-    place = {o.of: o.id for o in rewritten.ops if o.role == "compute"}
+    place = {op.of: op.id for op in rewritten.ops if op.role == "compute"}
     starts: dict[int, int] = {}
-    for b in original.buffers:  # of the pieces of a buffer that was cut before, the first one counts
-        if b.space == "device" and original.ops[b.start].of in place:
-            starts.setdefault(b.of, place[original.ops[b.start].of])
-    n = rewritten.n
+    for buffer in original.buffers:  # of the pieces of a buffer that was cut before, the first one counts
+        if buffer.space == "device" and original.ops[buffer.start].of in place:
+            starts.setdefault(buffer.of, place[original.ops[buffer.start].of])
+    steps = rewritten.n
     return {
-        b.id
-        for b in rewritten.buffers
-        if b.space == "device" and b.of in starts and (starts[b.of] - b.start) % n < b.end - b.start
+        buffer.id
+        for buffer in rewritten.buffers
+        if buffer.space == "device"
+        and buffer.of in starts
+        and (starts[buffer.of] - buffer.start) % steps < buffer.end - buffer.start
     }
 
 
@@ -98,62 +105,76 @@ class _State:
 
     def crossing(self) -> list[int]:
         """Buffers that carry a value over the boundary."""
-        n = self.trace.n
-        return [b.id for b in self.trace.buffers if b.end > n or (b.persistent and b.end - b.start == n)]
+        steps = self.trace.n
+        return [
+            buffer.id
+            for buffer in self.trace.buffers
+            if buffer.end > steps or (buffer.persistent and buffer.end - buffer.start == steps)
+        ]
 
     def run(self, iteration: int) -> dict[int, tuple[int, dict[int, int]]]:
         """Interpret one iteration; return what each computing op reads: recorded op -> (op, buffer -> value)."""
-        b, ops, n = self.trace.buffers, self.trace.ops, self.trace.n
+        buffers, ops, steps = self.trace.buffers, self.trace.ops, self.trace.n
         if iteration == 0:
-            self.value = {j: self.symbol("init", int(b.of[j])) for j in self.crossing()}
+            self.value = {buffer: self.symbol("init", int(buffers.of[buffer])) for buffer in self.crossing()}
         starting: dict[int, list[int]] = {}
-        for x in b:
-            if not (x.persistent and x.end - x.start == n):
-                starting.setdefault(x.start, []).append(x.id)
+        for new in buffers:
+            if not (new.persistent and new.end - new.start == steps):
+                starting.setdefault(new.start, []).append(new.id)
         seen = {}
         for op in work.all_of(ops):
-            for j in starting.get(op.id, []):
-                own = self.born is None or j in self.born
-                self.value[j] = self.symbol("undefined", int(b.of[j])) if own else self.symbol("garbage", j, iteration)
+            for buffer in starting.get(op.id, []):
+                own = self.born is None or buffer in self.born
+                self.value[buffer] = (
+                    self.symbol("undefined", int(buffers.of[buffer]))
+                    if own
+                    else self.symbol("garbage", buffer, iteration)
+                )
             role = ops.role[op.id]
             if role == SYNC:
                 continue
             if role in (COPY_OUT, COPY_IN):
                 self.value[op.writes[0]] = self.value[op.reads[0]]
                 continue
-            reads, kept = self._by_original(op.id, op.reads), self.statistics.get(op.of, set())
+            reads, in_statistics = self._by_original(op.id, op.reads), self.statistics.get(op.of, set())
             luck = iteration if ops.rng[op.id] else -1
             full = (op.of, luck, tuple(sorted(reads.items())))
-            plain = (op.of, luck, tuple(sorted((of, v) for of, v in reads.items() if of not in kept)))
-            for j in op.writes:
-                of = int(b.of[j])
-                self.value[j] = self.symbol(full if of in kept else plain, of)
+            plain = (
+                op.of,
+                luck,
+                tuple(sorted((of, symbol) for of, symbol in reads.items() if of not in in_statistics)),
+            )
+            for buffer in op.writes:
+                of = int(buffers.of[buffer])
+                self.value[buffer] = self.symbol(full if of in in_statistics else plain, of)
             if role != RECOMPUTE:
                 seen[op.of] = (op.id, reads)
         return seen
 
-    def _by_original(self, i: int, buffers: tuple[int, ...]) -> dict[int, int]:
+    def _by_original(self, op: int, buffers: tuple[int, ...]) -> dict[int, int]:
         reads: dict[int, int] = {}
-        for j in buffers:
-            of = int(self.trace.buffers.of[j])
-            if reads.setdefault(of, self.value[j]) != self.value[j]:
-                told = f"op {i}: reads two different values of recorded buffer {of}"
-                raise CheckError("value", told, ops=[i], buffers=[of])
+        for buffer in buffers:
+            of = int(self.trace.buffers.of[buffer])
+            if reads.setdefault(of, self.value[buffer]) != self.value[buffer]:
+                reason = f"op {op}: reads two different values of recorded buffer {of}"
+                raise CheckError("value", reason, ops=[op], buffers=[of])
         return reads
 
 
 def _same_boundary(before: _State, after: _State, iteration: int) -> None:
     """Who crosses the boundary in the rewritten trace holds the original's value, and someone does."""
-    b = after.trace.buffers
+    buffers = after.trace.buffers
     held: dict[int, list[int]] = {}
-    for j in after.crossing():
-        held.setdefault(int(b.of[j]), []).append(j)
-    for j in before.crossing():
-        of = int(before.trace.buffers.of[j])
-        if of not in held and before.trace.buffers.persistent[j]:
-            told = f"iteration {iteration}: nobody carries buffer {of} over the boundary"
-            raise CheckError("lost value", told, buffers=[of])
-        for k in held.get(of, []):
-            if after.value[k] != before.value[j]:
-                told = f"iteration {iteration}: buffer {k} crosses the boundary with another value than buffer {of}"
-                raise CheckError("lost value", told, buffers=[k, of])
+    for before_id in after.crossing():
+        held.setdefault(int(buffers.of[before_id]), []).append(before_id)
+    for before_id in before.crossing():
+        of = int(before.trace.buffers.of[before_id])
+        if of not in held and before.trace.buffers.persistent[before_id]:
+            reason = f"iteration {iteration}: nobody carries buffer {of} over the boundary"
+            raise CheckError("lost value", reason, buffers=[of])
+        for after_id in held.get(of, []):
+            if after.value[after_id] != before.value[before_id]:
+                reason = (
+                    f"iteration {iteration}: buffer {after_id} crosses the boundary with another value than buffer {of}"
+                )
+                raise CheckError("lost value", reason, buffers=[after_id, of])

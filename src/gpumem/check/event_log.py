@@ -65,5 +65,5 @@ def objection(rule: str, reason: str, index: int, event: LoggedEvent | None = No
     if event is None:
         return CheckError(rule, f"event {index}: {reason}", event=index)
     place = f"event {index} ({event.ns} ns, job {event.job!r}, {event.kind})"
-    ops, buffers = ([k] if k >= 0 else [] for k in (event.op, event.buffer))
+    ops, buffers = ([key] if key >= 0 else [] for key in (event.op, event.buffer))
     return CheckError(rule, f"{place}: {reason}", ops=ops, buffers=buffers, event=index)

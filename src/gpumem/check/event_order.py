@@ -31,18 +31,18 @@ def order(log: Sequence[LoggedEvent], traces: Mapping[str, Trace]) -> None:
     """
     jobs = {name: _Job(trace.n) for name, trace in traces.items()}
     now = 0
-    for i, e in enumerate(log):
-        if e.ns < now:
-            raise objection("time", f"time runs back from {now} ns", i, e)
-        now = e.ns
-        if e.kind == "replan":  # concerns all jobs
+    for index, event in enumerate(log):
+        if event.ns < now:
+            raise objection("time", f"time runs back from {now} ns", index, event)
+        now = event.ns
+        if event.kind == "replan":  # concerns all jobs
             continue
-        if e.job not in jobs:
-            raise objection("event", "there is no such job", i, e)
+        if event.job not in jobs:
+            raise objection("event", "there is no such job", index, event)
         try:
-            jobs[e.job].follow(e)
+            jobs[event.job].follow(event)
         except CheckError as wrong:
-            raise objection(wrong.rule, str(wrong), i, e) from None
+            raise objection(wrong.rule, str(wrong), index, event) from None
     for name, job in jobs.items():
         if job.where != GONE:
             raise objection("life", f"the log ends, but job {name!r} {job.where}", len(log))
@@ -56,44 +56,46 @@ class _Job:
     op: int = 0  # the next one
     running: tuple[str, int] | None = None  # how the event that ends the running op must look like
 
-    def follow(self, e: LoggedEvent) -> None:
-        before, after = LIFE.get(e.kind, ((RUNNING,), RUNNING))
+    def follow(self, event: LoggedEvent) -> None:
+        before, after = LIFE.get(event.kind, ((RUNNING,), RUNNING))
         if self.where not in before:
             raise CheckError("life", f"the job {self.where}")
         self.where = after
-        if e.kind in RUN:
-            self.begin(e)
-        elif e.kind in RUN.values():
-            self.end(e)
-        elif e.kind == "iteration":
-            self.next_iteration(e)
-        elif e.kind in ("leave", "adopt"):
+        if event.kind in RUN:
+            self.begin(event)
+        elif event.kind in RUN.values():
+            self.end(event)
+        elif event.kind == "iteration":
+            self.next_iteration(event)
+        elif event.kind in ("leave", "adopt"):
             self.at_boundary()
-        elif e.kind not in (*LIFE, *DURING):
+        elif event.kind not in (*LIFE, *DURING):
             raise CheckError("event", "there is no such kind of event")
 
-    def begin(self, e: LoggedEvent) -> None:
-        """An op starts, or one that ran in this iteration starts once more."""
+    def begin(self, event: LoggedEvent) -> None:
+        """An op starts, or one that ran in this iteration is recomputed."""
         if self.running:
-            raise CheckError("order", f"op {e.op} starts before op {self.running[1]} has ended")
-        if e.iteration != self.iteration:
-            raise CheckError("order", f"op {e.op} of iteration {e.iteration} starts in iteration {self.iteration}")
-        if e.kind == "start" and e.op != self.op:
-            raise CheckError("order", f"op {e.op} starts, the next one is {self.op} of {self.n}")
-        if e.kind == "recompute" and not 0 <= e.op < self.op:
-            raise CheckError("order", f"op {e.op} is run again, but has not run in this iteration")
-        self.running = RUN[e.kind], e.op
+            raise CheckError("order", f"op {event.op} starts before op {self.running[1]} has ended")
+        if event.iteration != self.iteration:
+            raise CheckError(
+                "order", f"op {event.op} of iteration {event.iteration} starts in iteration {self.iteration}"
+            )
+        if event.kind == "start" and event.op != self.op:
+            raise CheckError("order", f"op {event.op} starts, the next one is {self.op} of {self.n}")
+        if event.kind == "recompute" and not 0 <= event.op < self.op:
+            raise CheckError("order", f"op {event.op} is recomputed, but has not run in this iteration")
+        self.running = RUN[event.kind], event.op
 
-    def end(self, e: LoggedEvent) -> None:
-        if self.running != (e.kind, e.op) or e.iteration != self.iteration:
-            raise CheckError("order", f"op {e.op} of iteration {e.iteration} is not running")
+    def end(self, event: LoggedEvent) -> None:
+        if self.running != (event.kind, event.op) or event.iteration != self.iteration:
+            raise CheckError("order", f"op {event.op} of iteration {event.iteration} is not running")
         self.running = None
-        self.op += e.kind == "end"
+        self.op += event.kind == "end"
 
-    def next_iteration(self, e: LoggedEvent) -> None:
-        if self.running or self.op != self.n or e.iteration != self.iteration:
-            told = f"iteration {e.iteration} ends in iteration {self.iteration} before op {self.op} of {self.n}"
-            raise CheckError("order", told)
+    def next_iteration(self, event: LoggedEvent) -> None:
+        if self.running or self.op != self.n or event.iteration != self.iteration:
+            reason = f"iteration {event.iteration} ends in iteration {self.iteration} before op {self.op} of {self.n}"
+            raise CheckError("order", reason)
         self.iteration, self.op = self.iteration + 1, 0
 
     def at_boundary(self) -> None:

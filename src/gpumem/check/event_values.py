@@ -32,34 +32,34 @@ def values(log: Sequence[LoggedEvent], traces: Mapping[str, Trace]) -> None:
 
     Notes
     -----
-    An op touches the part of its buffer that was held last, but for parts in which a rerun has made an earlier version:
-    these may lie beside one that holds the buffer, and stay there. So a rerun reads, or changes in place, the last held
-    part that has the version it wants. It leaves its statistics alone. The log does not tell the parts that a plan
-    finds at the boundary from those made by its first op: a value that is missing in one held at that very instant may
-    be seen an iteration late.
+    An op touches the part of its buffer that was held last, but for parts in which a recomputation has made an earlier
+    version: these may lie beside one that holds the buffer, and stay there. So a recomputed op reads, or changes in
+    place, the last held part that has the version it wants. It leaves its statistics alone. The log does not tell the
+    parts that a plan finds at the boundary from those made by its first op: a value that is missing in one held at that
+    very instant may be seen an iteration late.
     """
     jobs: dict[str, _Job] = {}
-    for i, e in enumerate(log):
+    for index, event in enumerate(log):
         try:
-            if e.kind == "launch":
-                jobs[e.job] = _Job(_Unswapped(traces[e.job]))
-                jobs[e.job].launch(e.ns, _first_moved_in(log, i))
-            elif e.job in jobs:
-                jobs[e.job].follow(e)
+            if event.kind == "launch":
+                jobs[event.job] = _Job(_Unswapped(traces[event.job]))
+                jobs[event.job].launch(event.ns, _first_moved_in(log, index))
+            elif event.job in jobs:
+                jobs[event.job].follow(event)
         except CheckError as wrong:
-            raise objection(wrong.rule, str(wrong), i, e) from None
+            raise objection(wrong.rule, str(wrong), index, event) from None
 
 
 def _first_moved_in(log: Sequence[LoggedEvent], launch: int) -> set[int]:
     """Buffers that a launched plan finds on the host: it copies them in before it ever copies them out."""
     first: dict[int, str] = {}
-    for e in log[launch + 1 :]:
-        if e.job == log[launch].job:
-            if e.kind in ("adopt", "leave"):
+    for event in log[launch + 1 :]:
+        if event.job == log[launch].job:
+            if event.kind in ("adopt", "leave"):
                 break
-            if e.kind in COPY:
-                first.setdefault(e.buffer, e.kind)
-    return {b for b, kind in first.items() if kind == "in"}
+            if event.kind in COPY:
+                first.setdefault(event.buffer, event.kind)
+    return {buffer for buffer, kind in first.items() if kind == "in"}
 
 
 @dataclass(slots=True)
@@ -74,35 +74,39 @@ class _Unswapped:
     def __post_init__(self) -> None:
         self.statistics = self.trace.statistics.tolist()
         self.value, self.made = dict.fromkeys(self.crossing(), INITIAL), {}
-        for b in self.trace.buffers:
-            if not self.eternal(b.id):
-                self.made.setdefault(b.start, []).append(b.id)
+        for buffer in self.trace.buffers:
+            if not self.eternal(buffer.id):
+                self.made.setdefault(buffer.start, []).append(buffer.id)
 
     def crossing(self) -> Iterator[int]:
         """Device buffers that carry a value over the boundary."""
         return (
-            b.id for b in self.trace.buffers if b.space == "device" and (b.end > self.trace.n or self.eternal(b.id))
+            buffer.id
+            for buffer in self.trace.buffers
+            if buffer.space == "device" and (buffer.end > self.trace.n or self.eternal(buffer.id))
         )
 
-    def eternal(self, j: int) -> bool:
+    def eternal(self, buffer: int) -> bool:
         """Whether the buffer is never made anew."""
-        b = self.trace.buffers[j]
-        return b.persistent and b.end - b.start == self.trace.n
+        row = self.trace.buffers[buffer]
+        return row.persistent and row.end - row.start == self.trace.n
 
-    def touched(self, op: int, *, again: bool = False) -> tuple[set[int], set[int]]:
+    def touched(self, op: int, *, is_recompute: bool = False) -> tuple[set[int], set[int]]:
         """Device buffers that an op reads and writes; its statistics, if it has any, only the first time."""
         ops, host = self.trace.ops, self.trace.buffers.host
-        kept = set(self.statistics[op] if again else ())
-        reads, writes = ({j for j in rows[op].tolist() if not host[j]} - kept for rows in (ops.reads, ops.writes))
+        untouched = set(self.statistics[op] if is_recompute else ())
+        reads, writes = (
+            {buffer for buffer in rows[op].tolist() if not host[buffer]} - untouched for rows in (ops.reads, ops.writes)
+        )
         return reads, writes
 
     def run(self, iteration: int, op: int) -> dict[int, Value]:
         """Run an op; return what it finds in all that it touches."""
         self.value.update(dict.fromkeys(self.made.get(op, []), None))
         reads, writes = self.touched(op)
-        found = {j: self.value.get(j) for j in reads | writes}
+        operands = {buffer: self.value.get(buffer) for buffer in reads | writes}
         self.value.update(dict.fromkeys(writes, (iteration, op)))
-        return found
+        return operands
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +115,7 @@ class _Part:
 
     buffer: int
     value: Value
-    remade: bool = False  # its first value is by a rerun
+    is_recomputed: bool = False  # its first value is by a recomputation
     users: dict[str, bool] = field(default_factory=dict)  # who uses it now, and whether to write
 
     def use(self, who: str, *, write: bool) -> None:
@@ -141,85 +145,98 @@ class _Job:
     def launch(self, ns: int, on_host: set[int]) -> None:
         """Values are made where the plan wants them."""
         self.boundary = ns
-        for j in self.unswapped.crossing():
-            self.freed[j] = INITIAL
-            if j in on_host:
-                self.host[j] = INITIAL
+        for buffer in self.unswapped.crossing():
+            self.freed[buffer] = INITIAL
+            if buffer in on_host:
+                self.host[buffer] = INITIAL
 
-    def follow(self, e: LoggedEvent) -> None:
-        if e.kind in RUN:
-            self.begin(e)
-        elif e.kind in RUN.values():
-            self.end(e)
-        elif e.kind == "hold":
-            value = self.freed.pop(e.buffer, None)
-            self.of(e.buffer)[e.part] = _Part(e.buffer, value if e.ns == self.boundary else None)
-        elif e.kind == "free":
-            part = self.of(e.buffer).pop(e.part)
+    def follow(self, event: LoggedEvent) -> None:
+        if event.kind in RUN:
+            self.begin(event)
+        elif event.kind in RUN.values():
+            self.end(event)
+        elif event.kind == "hold":
+            value = self.freed.pop(event.buffer, None)
+            self.of(event.buffer)[event.part] = _Part(event.buffer, value if event.ns == self.boundary else None)
+        elif event.kind == "free":
+            part = self.of(event.buffer).pop(event.part)
             if part.users:
-                raise CheckError("race", f"buffer {e.buffer} is freed while {next(iter(part.users))} uses it")
-            self.freed[e.buffer] = part.value
-        elif e.kind in COPY or e.kind in COPY.values():
-            if e.part not in self.of(e.buffer):
-                raise CheckError("held", f"part {e.part} of buffer {e.buffer} is not held")
-            self.copy(e, self.of(e.buffer)[e.part])
-        elif e.kind == "adopt":
-            self.boundary = e.ns
+                raise CheckError("race", f"buffer {event.buffer} is freed while {next(iter(part.users))} uses it")
+            self.freed[event.buffer] = part.value
+        elif event.kind in COPY or event.kind in COPY.values():
+            if event.part not in self.of(event.buffer):
+                raise CheckError("held", f"part {event.part} of buffer {event.buffer} is not held")
+            self.copy(event, self.of(event.buffer)[event.part])
+        elif event.kind == "adopt":
+            self.boundary = event.ns
             self.freed.clear()
-        elif e.kind == "iteration":
+        elif event.kind == "iteration":
             self.nothing_lost()
 
     def of(self, buffer: int) -> dict[int, _Part]:
         """The parts of a buffer that are held."""
         return self.parts.setdefault(buffer, {})
 
-    def begin(self, e: LoggedEvent) -> None:
+    def begin(self, event: LoggedEvent) -> None:
         """Check the operands of an op that starts."""
-        self.boundary, again = -1, e.kind != "start"
-        if not again:
-            self.read[e.op] = self.unswapped.run(e.iteration, e.op)
-        reads, writes = self.unswapped.touched(e.op, again=again)
-        for j in sorted(reads | writes):
-            held = list(self.of(j).values())
+        self.boundary, is_recompute = -1, event.kind != "start"
+        if not is_recompute:
+            self.read[event.op] = self.unswapped.run(event.iteration, event.op)
+        reads, writes = self.unswapped.touched(event.op, is_recompute=is_recompute)
+        for buffer in sorted(reads | writes):
+            held = list(self.of(buffer).values())
             if not held:
-                raise CheckError("held", f"op {e.op} {_verb(j not in reads)} buffer {j}, which is not held")
-            found = self.read[e.op].get(j)
-            part, want = held[-1], found if j in reads else None
-            if again and want is not None:
-                part = next((p for p in reversed(held) if p.value == want), part)
-            elif not again:
-                part = next((p for p in reversed(held) if not p.remade or p.value == found), part)
-            part.remade |= again and part.value is None
+                raise CheckError(
+                    "held", f"op {event.op} {_verb(buffer not in reads)} buffer {buffer}, which is not held"
+                )
+            recorded = self.read[event.op].get(buffer)
+            part, want = held[-1], recorded if buffer in reads else None
+            if is_recompute and want is not None:
+                part = next((candidate for candidate in reversed(held) if candidate.value == want), part)
+            elif not is_recompute:
+                part = next(
+                    (
+                        candidate
+                        for candidate in reversed(held)
+                        if not candidate.is_recomputed or candidate.value == recorded
+                    ),
+                    part,
+                )
+            part.is_recomputed |= is_recompute and part.value is None
             if want is not None and part.value != want:
-                raise CheckError("value", f"op {e.op} reads version {part.value} of buffer {j} instead of {want}")
-            part.use(f"op {e.op}", write=j in writes)
+                raise CheckError(
+                    "value", f"op {event.op} reads version {part.value} of buffer {buffer} instead of {want}"
+                )
+            part.use(f"op {event.op}", write=buffer in writes)
             self.using.append(part)
 
-    def end(self, e: LoggedEvent) -> None:
+    def end(self, event: LoggedEvent) -> None:
         """Let the op's results appear."""
         for part in self.using:
-            if part.users.pop(f"op {e.op}"):
-                part.value = e.iteration, e.op
+            if part.users.pop(f"op {event.op}"):
+                part.value = event.iteration, event.op
         self.using.clear()
 
-    def copy(self, e: LoggedEvent, part: _Part) -> None:
+    def copy(self, event: LoggedEvent, part: _Part) -> None:
         """Begin or end a copy; one from a host buffer that changes meanwhile brings nothing."""
-        if e.kind == "out":
+        if event.kind == "out":
             part.use("a copy-out", write=False)
-        elif e.kind == "out_end":
+        elif event.kind == "out_end":
             del part.users["a copy-out"]
-            self.host[e.buffer] = part.value
-        elif e.kind == "in":
+            self.host[event.buffer] = part.value
+        elif event.kind == "in":
             part.use("a copy-in", write=True)
-            self.moving[e.part] = self.host.get(e.buffer)
+            self.moving[event.part] = self.host.get(event.buffer)
         else:
             del part.users["a copy-in"]
-            unchanged = self.moving.pop(e.part) == self.host.get(e.buffer)
-            part.value = self.host.get(e.buffer) if unchanged else None
+            unchanged = self.moving.pop(event.part) == self.host.get(event.buffer)
+            part.value = self.host.get(event.buffer) if unchanged else None
 
     def nothing_lost(self) -> None:
         """Each value that crosses the boundary is somewhere."""
-        for j in self.unswapped.crossing():
-            want = self.unswapped.value[j]
-            if want not in (None, self.host.get(j), *(p.value for p in self.of(j).values())):
-                raise CheckError("lost value", f"nobody holds version {want} of buffer {j}, which crosses the boundary")
+        for buffer in self.unswapped.crossing():
+            want = self.unswapped.value[buffer]
+            if want not in (None, self.host.get(buffer), *(part.value for part in self.of(buffer).values())):
+                raise CheckError(
+                    "lost value", f"nobody holds version {want} of buffer {buffer}, which crosses the boundary"
+                )

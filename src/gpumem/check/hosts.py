@@ -1,4 +1,4 @@
-"""The host threads, by the rules taken literally: when each op is handed over, and who waits for it."""
+"""The host threads, by the rules taken literally: when each op is enqueued, and who waits for it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from gpumem.trace import I64, Trace, int_column
 
 
 class NaiveHosts:
-    """The host threads from `begin` on: where each is, and when what it has handed over ends.
+    """The host threads from `begin` on: where each is, and when what it has enqueued ends.
 
-    `handing`: nanoseconds for each op, none where left out; `sync` as of the clock.
+    `handing`: nanoseconds to launch each op, none where left out; `sync` as of the clock.
     """
 
     def __init__(self, trace: Trace, handing: I64 | None, sync: bool | None, begin: int = 0) -> None:
@@ -22,26 +22,26 @@ class NaiveHosts:
         if self.on and sync is not False and computing:
             self.blocks[computing[-1]] = True
         self.at: dict[int, int] = {}
-        self.ends: dict[int, int] = {}  # of all that each has handed over, the last
+        self.ends: dict[int, int] = {}  # when the last op ends that each has enqueued
         self.held: dict[int, int] = {}  # until when a blocking copy has held it
         self.begin = self.before = begin  # when the op before was issued
         self.copying = -1  # until when a copy held a host that this waited for
 
-    def issue(self, i: int) -> int:
-        """Hand over op `i`; return when."""
-        host = self.of[i]
+    def issue(self, op: int) -> int:
+        """Enqueue an op; return when."""
+        host = self.of[op]
         here = self.at.get(host, self.begin)
-        if self.drains[i] and (drained := self.ends.get(host, 0)) > here:
+        if self.drains[op] and (drained := self.ends.get(host, 0)) > here:
             here = self.held[host] = drained
-        if here + self.cost[i] > self.before:
-            self.before, self.copying = here + self.cost[i], max(self.copying, self.held.get(host, -1))
+        if here + self.cost[op] > self.before:
+            self.before, self.copying = here + self.cost[op], max(self.copying, self.held.get(host, -1))
         self.at[host] = self.before
         return self.before
 
-    def ended(self, i: int, end: int) -> None:
-        """Op `i` will end then."""
-        self.ends[self.of[i]] = max(self.ends.get(self.of[i], 0), end)
-        if self.blocks[i]:
-            self.at[self.of[i]] = end
-        if self.drains[i]:
-            self.held[self.of[i]] = end
+    def ended(self, op: int, end: int) -> None:
+        """Note when an op ends."""
+        self.ends[self.of[op]] = max(self.ends.get(self.of[op], 0), end)
+        if self.blocks[op]:
+            self.at[self.of[op]] = end
+        if self.drains[op]:
+            self.held[self.of[op]] = end

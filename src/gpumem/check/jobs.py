@@ -18,12 +18,12 @@ from gpumem.trace import I64, Trace
 
 
 def handing_over(log: Sequence[LoggedEvent], traces: Mapping[str, Trace], handing: Mapping[str, I64]) -> None:
-    """Check that no kernel starts before its host can hand it over, and that none stands idle when it could start.
+    """Check that no kernel starts before its host can enqueue it, and that none waits when it could start.
 
     Parameters
     ----------
     handing : mapping from job to int64[n]
-        Nanoseconds that a host needs to hand over each op; of jobs that are not in it the host is off.
+        Nanoseconds that a host needs to launch each op; of jobs that are not in it the host is off.
 
     Raises
     ------
@@ -36,20 +36,20 @@ def handing_over(log: Sequence[LoggedEvent], traces: Mapping[str, Trace], handin
             raise ValueError(f"handing: {len(costs)} costs for the {traces[name].n} ops of job {name!r}")
     hosts: dict[str, NaiveHosts] = {}
     happened: dict[str, int] = {}  # when something happened to each job last
-    for i, e in enumerate(log):
-        if e.kind == "launch" and e.job in handing:
-            hosts[e.job] = NaiveHosts(traces[e.job], handing[e.job], True, e.ns)
-        mine = hosts.get(e.job)
-        if mine is not None and e.kind in RUN:
-            ns = mine.issue(e.op)
-            if e.ns < ns:
-                raise objection("handing", f"op {e.op} starts, but its host hands it over at {ns} ns", i, e)
-            if e.ns > ns and e.ns > happened.get(e.job, -1):
-                told = f"op {e.op} starts, but its host has handed it over at {ns} ns, and nothing happens now"
-                raise objection("handing", told, i, e)
-        elif mine is not None and e.kind in RUN.values():  # a rerun blocks as its op does
-            mine.ended(e.op, e.ns)
-        happened[e.job] = e.ns
+    for index, event in enumerate(log):
+        if event.kind == "launch" and event.job in handing:
+            hosts[event.job] = NaiveHosts(traces[event.job], handing[event.job], True, event.ns)
+        host = hosts.get(event.job)
+        if host is not None and event.kind in RUN:
+            ns = host.issue(event.op)
+            if event.ns < ns:
+                raise objection("handing", f"op {event.op} starts, but its host enqueues it at {ns} ns", index, event)
+            if event.ns > ns and event.ns > happened.get(event.job, -1):
+                reason = f"op {event.op} starts, but its host has enqueued it at {ns} ns, and nothing happens now"
+                raise objection("handing", reason, index, event)
+        elif host is not None and event.kind in RUN.values():  # a recomputed op blocks its host as the op does
+            host.ended(event.op, event.ns)
+        happened[event.job] = event.ns
 
 
 @strict
@@ -81,7 +81,7 @@ def jobs(
     slowdown : float
         With `k` kernels running, each progresses at the rate `1 / (1 + slowdown * (k - 1))`.
     handing : mapping from job to int64[n], optional
-        Nanoseconds that a host needs to hand over each op; the host of other jobs is off.
+        Nanoseconds that a host needs to launch each op; the host of other jobs is off.
     copies : mapping from job to int64, optional
         Nanoseconds of each copy, in the order in which those of the job start; of other jobs as long as its bytes take.
 
@@ -95,7 +95,7 @@ def jobs(
     Order: jobs arrive, are launched and leave; each iteration runs each op once, in issue order, one after another.
     Memory: nobody holds more than its budget, nor all together more than the capacity; all is freed in the end.
     Links: one transfer at a time, each way or in all, in exactly the link's time. Kernels: each does its work, at the
-    speed that the others leave it, from when its own host has handed it over (`gpumem.check.jobs`). Values: see
+    speed that the others leave it, from when its own host has enqueued it (`gpumem.check.jobs`). Values: see
     `gpumem.check.event_values.values`. The log cannot show in which order transfers queued, nor what lies on the host.
     O(events * jobs).
 
@@ -132,43 +132,60 @@ def memory(log: Sequence[LoggedEvent], traces: Mapping[str, Trace], capacity: in
         leaves; a size is not that of the buffer.
     """
     held: dict[tuple[str, int], LoggedEvent] = {}
-    load: Counter[str] = Counter()
+    live: Counter[str] = Counter()
     budget: dict[str, int] = {}
-    for i, e in enumerate(log):
-        if e.kind in ("hold", "free", *COPY, *COPY.values()):
-            _check_size(i, e, traces[e.job])
-        if e.kind == "hold":
-            if (e.job, e.part) in held:
-                raise objection("held", f"part {e.part} is held already", i, e)
-            held[e.job, e.part] = e
-            load[e.job] += e.size
-        elif e.kind == "free":
-            hold = held.pop((e.job, e.part), None)
-            if hold is None or hold.buffer != e.buffer:
-                raise objection("held", f"part {e.part} of buffer {e.buffer} is not held", i, e)
-            load[e.job] -= e.size
-        elif e.kind in ("launch", "adopt"):
-            budget[e.job] = e.size
-        elif e.kind == "leave":
-            kept = [h for h in held.values() if h.job == e.job]
-            if kept:
-                raise objection("held", f"the job still holds part {kept[0].part} of buffer {kept[0].buffer}", i, e)
-            budget.pop(e.job, None)
-        if load.total() > capacity:
-            raise objection("capacity", f"the jobs hold {load.total()} bytes, the capacity is {capacity}", i, e)
-        if sum(budget.values()) > capacity:
-            raise objection(
-                "capacity", f"the budgets are {sum(budget.values())} bytes, the capacity is {capacity}", i, e
-            )
-        if e.job in budget and load[e.job] > budget[e.job] and e.kind not in ("adopt", "free"):
-            raise objection("budget", f"the job holds {load[e.job]} bytes, its budget is {budget[e.job]}", i, e)
+    for index, event in enumerate(log):
+        if event.kind in ("hold", "free", *COPY, *COPY.values()):
+            _check_size(index, event, traces[event.job])
+        if event.kind == "hold":
+            if (event.job, event.part) in held:
+                raise objection("held", f"part {event.part} is held already", index, event)
+            held[event.job, event.part] = event
+            live[event.job] += event.size
+        elif event.kind == "free":
+            hold = held.pop((event.job, event.part), None)
+            if hold is None or hold.buffer != event.buffer:
+                raise objection("held", f"part {event.part} of buffer {event.buffer} is not held", index, event)
+            live[event.job] -= event.size
+        elif event.kind in ("launch", "adopt"):
+            budget[event.job] = event.size
+        elif event.kind == "leave":
+            still_held = [part_held for part_held in held.values() if part_held.job == event.job]
+            if still_held:
+                raise objection(
+                    "held",
+                    f"the job still holds part {still_held[0].part} of buffer {still_held[0].buffer}",
+                    index,
+                    event,
+                )
+            budget.pop(event.job, None)
+        _check_totals(index, event, live, budget, capacity=capacity)
 
 
-def _check_size(i: int, e: LoggedEvent, trace: Trace) -> None:
-    if not 0 <= e.buffer < len(trace.buffers):
-        raise objection("event", f"buffer {e.buffer} is unknown", i, e)
-    if e.size != trace.buffers.size[e.buffer]:
-        raise objection("event", f"buffer {e.buffer} has {trace.buffers.size[e.buffer]} bytes, not {e.size}", i, e)
+def _check_totals(
+    index: int, event: LoggedEvent, live: Counter[str], budget: Mapping[str, int], *, capacity: int
+) -> None:
+    """Check what jobs hold, and are granted, against the capacity, and what the job holds against its budget."""
+    job = event.job
+    if live.total() > capacity:
+        raise objection("capacity", f"the jobs hold {live.total()} bytes, the capacity is {capacity}", index, event)
+    if (granted := sum(budget.values())) > capacity:
+        raise objection("capacity", f"the budgets are {granted} bytes, the capacity is {capacity}", index, event)
+    # A plan is adopted before what the old one held is freed.
+    if job in budget and live[job] > budget[job] and event.kind not in ("adopt", "free"):
+        raise objection("budget", f"the job holds {live[job]} bytes, its budget is {budget[job]}", index, event)
+
+
+def _check_size(index: int, event: LoggedEvent, trace: Trace) -> None:
+    if not 0 <= event.buffer < len(trace.buffers):
+        raise objection("event", f"buffer {event.buffer} is unknown", index, event)
+    if event.size != trace.buffers.size[event.buffer]:
+        raise objection(
+            "event",
+            f"buffer {event.buffer} has {trace.buffers.size[event.buffer]} bytes, not {event.size}",
+            index,
+            event,
+        )
 
 
 @strict
@@ -184,42 +201,49 @@ def links(log: Sequence[LoggedEvent], machine: Machine, copies: Mapping[str, I64
     given = {job: iter(ns.tolist()) for job, ns in (copies or {}).items()}
     takes: dict[str, int] = {}  # what each engine is busy for
     asked: dict[tuple[str, int], tuple[int, LoggedEvent]] = {}  # copies in that an op waits for before their time
-    for i, e in enumerate(log):
-        way = "in" if e.kind.startswith("in") else "out"
-        engine = way if machine.duplex else "both ways"
-        if e.kind in COPY:
+    for index, event in enumerate(log):
+        direction = "in" if event.kind.startswith("in") else "out"
+        engine = direction if machine.duplex else "both ways"
+        if event.kind in COPY:
             if engine in busy:
                 other = busy[engine][1]
-                raise objection("link", f"job {other.job!r} is still copying buffer {other.buffer} {other.kind}", i, e)
-            busy[engine] = i, e
-            takes[engine] = _copy_ns(i, e, machine, given)
-            if e.kind == "in":
-                asked.pop((e.job, e.part), None)
-        elif e.kind == "passive":
-            asked[e.job, e.part] = i, e
-        elif e.kind in COPY.values():
+                raise objection(
+                    "link", f"job {other.job!r} is still copying buffer {other.buffer} {other.kind}", index, event
+                )
+            busy[engine] = index, event
+            takes[engine] = _copy_ns(index, event, machine, given)
+            if event.kind == "in":
+                asked.pop((event.job, event.part), None)
+        elif event.kind == "passive":
+            asked[event.job, event.part] = index, event
+        elif event.kind in COPY.values():
             _, begun = busy.pop(engine, (-1, None))
-            if begun is None or (begun.job, begun.buffer, begun.part, COPY[begun.kind]) != (
-                e.job, e.buffer, e.part, e.kind,
-            ):  # fmt: skip
-                raise objection("link", f"no such copy of part {e.part} of buffer {e.buffer} is under way", i, e)
-            if e.ns - begun.ns != takes[engine]:
-                told = f"the copy of {e.size} bytes took {e.ns - begun.ns} ns, not {takes[engine]}"
-                raise objection("duration", told, i, e)
-    for i, e in busy.values():
-        raise objection("link", "the copy never ends", i, e)
-    for i, e in asked.values():
-        raise objection("link", f"the copy-in of part {e.part} of buffer {e.buffer} never begins", i, e)
+            _check_ended(index, event, begun, takes.get(engine, 0))
+    for index, event in busy.values():
+        raise objection("link", "the copy never ends", index, event)
+    for index, event in asked.values():
+        raise objection("link", f"the copy-in of part {event.part} of buffer {event.buffer} never begins", index, event)
 
 
-def _copy_ns(i: int, e: LoggedEvent, machine: Machine, given: Mapping[str, Iterator[int]]) -> int:
+def _check_ended(index: int, event: LoggedEvent, begun: LoggedEvent | None, takes: int) -> None:
+    """Check that the copy which ends is the one that its engine has begun, and took its time."""
+    copy = (event.job, event.buffer, event.part, event.kind)
+    if begun is None or (begun.job, begun.buffer, begun.part, COPY[begun.kind]) != copy:
+        what = f"no such copy of part {event.part} of buffer {event.buffer} is under way"
+        raise objection("link", what, index, event)
+    if event.ns - begun.ns != takes:
+        reason = f"the copy of {event.size} bytes took {event.ns - begun.ns} ns, not {takes}"
+        raise objection("duration", reason, index, event)
+
+
+def _copy_ns(index: int, event: LoggedEvent, machine: Machine, given: Mapping[str, Iterator[int]]) -> int:
     """How long the copy takes that begins."""
-    if e.job not in given:
-        link = machine.into if e.kind == "in" else machine.out
-        return int(link.copy_ns(np.array([e.size]))[0])
-    ns = next(given[e.job], None)
+    if event.job not in given:
+        link = machine.into if event.kind == "in" else machine.out
+        return int(link.copy_ns(np.array([event.size]))[0])
+    ns = next(given[event.job], None)
     if ns is None:
-        raise objection("link", "the job makes more copies than durations are given for", i, e)
+        raise objection("link", "the job makes more copies than durations are given for", index, event)
     return ns
 
 
@@ -235,20 +259,25 @@ def kernels(log: Sequence[LoggedEvent], durations: Mapping[str, I64], *, slowdow
     rate = Fraction(slowdown)
     begun: dict[str, tuple[Fraction, int]] = {}  # of each running op: `progress` and `changes` when it began
     progress, changes, now = Fraction(0), 0, -1  # of a kernel that ran all the time; instants at which others changed
-    for i, e in enumerate(log):
-        if e.kind not in RUN and e.kind not in RUN.values():
+    for index, event in enumerate(log):
+        if event.kind not in RUN and event.kind not in RUN.values():
             continue
         if begun:
-            progress += (e.ns - now) / (1 + rate * (len(begun) - 1))
-        if e.kind in RUN:
-            changes += e.ns != now
-            begun[e.job] = progress, changes
+            progress += (event.ns - now) / (1 + rate * (len(begun) - 1))
+        if event.kind in RUN:
+            changes += event.ns != now
+            begun[event.job] = progress, changes
         else:
-            start, before = begun.pop(e.job)
+            start, before = begun.pop(event.job)
             rounding = 1 + changes - before if rate else 0
-            each = durations[e.job]
-            done, duration = progress - start, int(each[e.op] if each.ndim == 1 else each[e.iteration, e.op])
+            each = durations[event.job]
+            done, duration = (
+                progress - start,
+                int(each[event.op] if each.ndim == 1 else each[event.iteration, event.op]),
+            )
             if abs(done - duration) > rounding:
-                raise objection("duration", f"op {e.op} did work of {float(done):g} ns, it takes {duration}", i, e)
-            changes += e.ns != now
-        now = e.ns
+                raise objection(
+                    "duration", f"op {event.op} did work of {float(done):g} ns, it takes {duration}", index, event
+                )
+            changes += event.ns != now
+        now = event.ns

@@ -22,39 +22,41 @@ def memory(runs: Mapping[str, Runs], traces: Mapping[str, Trace], capacity: int,
         `capacity`
     """
     at: dict[int, int] = {}  # ns -> bytes more or less from then on
-    for job, mine in runs.items():
-        if not mine:
+    for job, iterations in runs.items():
+        if not iterations:
             continue
-        inside = _inside(job, mine, events)
-        for begin, end, size in _held(traces[job], mine, *inside):
+        inside = _inside(job, iterations, events)
+        for begin, end, size in _held(traces[job], iterations, *inside):
             at[begin] = at.get(begin, 0) + size
             at[end] = at.get(end, 0) - size
-    load = 0
+    live = 0
     for ns in sorted(at):
-        load += at[ns]
-        if load > capacity:
-            raise CheckError("capacity", f"at {ns} ns the jobs hold {load} bytes, the capacity is {capacity}")
+        live += at[ns]
+        if live > capacity:
+            raise CheckError("capacity", f"at {ns} ns the jobs hold {live} bytes, the capacity is {capacity}")
 
 
-def _inside(job: str, mine: Runs, events: Sequence[LoggedEvent]) -> tuple[int, int]:
+def _inside(job: str, iterations: Runs, events: Sequence[LoggedEvent]) -> tuple[int, int]:
     """From when to when a job holds what it keeps: by the events, else while it runs."""
-    when = {e.kind: e.ns for e in events if e.job == job and e.kind in ("launch", "leave")}
-    return when.get("launch", mine[0][0].start), when.get("leave", mine[-1][-1].end)
+    when = {event.kind: event.ns for event in events if event.job == job and event.kind in ("launch", "leave")}
+    return when.get("launch", iterations[0][0].start), when.get("leave", iterations[-1][-1].end)
 
 
-def _held(trace: Trace, mine: Runs, launch: int, leave: int) -> Iterator[Held]:
+def _held(trace: Trace, iterations: Runs, launch: int, leave: int) -> Iterator[Held]:
     """What a job holds: each buffer from its first op to its last one, in each iteration."""
-    when = [{one.op: one for run in groups for one in run.ops} for groups in mine]
-    table, n = trace.buffers, trace.n
-    for b, (size, host) in enumerate(zip(table.size.tolist(), table.host.tolist())):
-        first, last = int(table.start[b]), int(table.end[b]) - 1
+    when = [{ops.op: ops for run in groups for ops in run.ops} for groups in iterations]
+    table, steps = trace.buffers, trace.n
+    for buffer, (size, host) in enumerate(zip(table.size.tolist(), table.host.tolist())):
+        first, last = int(table.start[buffer]), int(table.end[buffer]) - 1
         if host or not size:
             continue
-        if trace.eternal[b]:
+        if trace.eternal[buffer]:
             yield launch, leave, size
             continue
-        if last >= n:  # what comes from the iteration before the first
-            yield launch, when[0][last - n].end, size
-        for k, one in enumerate(when):
-            until = leave if k + last // n == len(when) else when[k + last // n][last % n].end
-            yield one[first].start, until, size
+        if last >= steps:  # what comes from the iteration before the first
+            yield launch, when[0][last - steps].end, size
+        for iteration, ops in enumerate(when):
+            until = (
+                leave if iteration + last // steps == len(when) else when[iteration + last // steps][last % steps].end
+            )
+            yield ops[first].start, until, size

@@ -37,8 +37,8 @@ def durations(
                 changes = progress[one.end].place - progress[one.start].place
             over = work - takes
             if abs(over) > 1 + changes if hosts else not 0 <= over < 1:
-                told = f"op {one.op} did work of {float(work):g} ns, it takes {takes}"
-                raise objection("duration", run, told, one.op)
+                reason = f"op {one.op} did work of {float(work):g} ns, it takes {takes}"
+                raise objection("duration", run, reason, one.op)
 
 
 class _Progress(NamedTuple):
@@ -53,13 +53,13 @@ def _progress(kernels: Sequence[LoggedOp], slowdown: Fraction) -> dict[int, _Pro
     more = Counter(one.start for one in kernels)
     more.subtract(one.end for one in kernels)
     work, running, now = Fraction(0), 0, 0
-    found = {}
+    progress = {}
     for place, ns in enumerate(sorted(more)):
         if running:
             work += (ns - now) / (1 + slowdown * (running - 1))
-        found[ns], now = _Progress(work, place), ns
+        progress[ns], now = _Progress(work, place), ns
         running += more[ns]
-    return found
+    return progress
 
 
 def starts(groups: Sequence[LoggedGroup], pipelines: Sequence[LoggedPipeline], events: Sequence[LoggedEvent]) -> None:
@@ -72,12 +72,12 @@ def starts(groups: Sequence[LoggedGroup], pipelines: Sequence[LoggedPipeline], e
     CheckError
         `start`
     """
-    launched = {e.job: e.ns for e in events if e.kind == "launch"}
+    launched = {event.job: event.ns for event in events if event.kind == "launch"}
     begins = {at.slot: at for at in pipelines}
     over, seen = 0, -1  # the end of all earlier slots, and the last slot whose pipelines have been looked at
-    for slot, mine in groupby(groups, key=lambda run: run.slot):
-        runs, known = list(mine), True
-        for at in (begins[s] for s in range(seen + 1, slot + 1) if s in begins):
+    for slot, of_slot in groupby(groups, key=lambda run: run.slot):
+        runs, known = list(of_slot), True
+        for at in (begins[new_slot] for new_slot in range(seen + 1, slot + 1) if new_slot in begins):
             known = all(job in launched for job in at.jobs)
             over = max([over, *(launched[job] for job in at.jobs if job in launched)])
         seen = slot

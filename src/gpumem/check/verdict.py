@@ -62,14 +62,16 @@ def self_check() -> Iterator[None]:
 @contextmanager
 def blamed(**given: object) -> Iterator[None]:
     """Name the planner or placer of the user's own, where there is one, for what an oracle objects to in here."""
-    yours = [f"{what} {name_of(f)}" for what, f in given.items() if callable(f) and not _ours(f)]
+    yours = [
+        f"{what} {name_of(function)}" for what, function in given.items() if callable(function) and not _ours(function)
+    ]
     try:
         yield
     except RuntimeError as error:
         if not (yours and isinstance(error.__cause__, CheckError)):
             raise
-        told = f"the result failed its own check: {error.__cause__}; look into {' and '.join(yours)}"
-        raise RuntimeError(told) from error.__cause__
+        reason = f"the result failed its own check: {error.__cause__}; look into {' and '.join(yours)}"
+        raise RuntimeError(reason) from error.__cause__
 
 
 def _ours(function: object) -> bool:

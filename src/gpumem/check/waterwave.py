@@ -43,7 +43,7 @@ def waterwave(
     slowdown : float
         Of `k` kernels that run at once each progresses at the rate `1 / (1 + slowdown * (k - 1))`.
     hosts : bool
-        Whether hosts take time to hand ops over: then an op may start later than it could.
+        Whether hosts take time to launch ops: then an op may start later than it could.
     events : sequence of LoggedEvent, optional
         When jobs were launched, ended iterations and left (`Outcome.log`): held against the log.
 
@@ -91,7 +91,7 @@ def waterwave(
         return
     for job, trace in traces.items():
         data(trace, runs[job])
-    durations_of(timed, traces, durations, slowdown, hosts)
+    durations_of(timed, traces, durations, slowdown=slowdown, hosts=hosts)
     if not hosts:
         starts(timed, log.pipelines, events)
     memory(runs, traces, capacity, events)
@@ -106,12 +106,12 @@ def slots(groups: Sequence[LoggedGroup]) -> None:
         `turn`, `slot` or `time`.
     """
     over, last = 0, None  # the latest end in earlier slots, and whose
-    for k, run in enumerate(groups):
+    for place, run in enumerate(groups):
         if run.end < run.start:
             raise objection("time", run, f"ends at {run.end} ns, before it starts at {run.start} ns")
-        if k and (groups[k - 1].slot, groups[k - 1].stream) == (run.slot, run.stream):
-            raise objection("turn", run, f"job {groups[k - 1].job!r} is there as well")
-        for before in groups[max(k - 2, 0) : k]:  # two streams: what is new in earlier slots
+        if place and (groups[place - 1].slot, groups[place - 1].stream) == (run.slot, run.stream):
+            raise objection("turn", run, f"job {groups[place - 1].job!r} is there as well")
+        for before in groups[max(place - 2, 0) : place]:  # two streams: what is new in earlier slots
             if before.slot < run.slot and before.end > over:
                 over, last = before.end, before
         if last is not None and run.start < over:
@@ -128,55 +128,61 @@ def iterations(job: str, groups: Sequence[LoggedGroup], pipelines: Sequence[Logg
     CheckError
         `turn` or `order`.
     """
-    found: Iterations = []
+    by_iteration = _by_iteration(job, groups)
+    for own_groups in by_iteration:
+        _in_turn(own_groups, pipelines)
+    for at, line in enumerate(pipelines):
+        until = pipelines[at + 1].slot if at + 1 < len(pipelines) else inf
+        _in_a_row([own_groups[0] for own_groups in by_iteration if line.slot <= own_groups[0].slot < until], line)
+    for one, following in pairwise(by_iteration):
+        if following[0].slot <= one[-1].slot:
+            raise objection("order", following[0], f"iteration {one[0].iteration} has not ended")
+    return by_iteration
+
+
+def _by_iteration(job: str, groups: Sequence[LoggedGroup]) -> Iterations:
+    """Return a job's node groups by iteration; each has its groups in order, one a slot."""
+    by_iteration: Iterations = []
     for run in groups:
         if run.job != job:
             continue
-        if run.iteration == len(found):
-            found.append([])
-        elif run.iteration != len(found) - 1:
-            raise objection("order", run, f"behind iteration {len(found) - 1}")
-        before = found[-1][-1] if found[-1] else None
-        if run.group != len(found[-1]):
-            told = "begins the iteration" if before is None else f"ran behind node group {before.group}"
-            raise objection("order", run, told)
+        if run.iteration == len(by_iteration):
+            by_iteration.append([])
+        elif run.iteration != len(by_iteration) - 1:
+            raise objection("order", run, f"behind iteration {len(by_iteration) - 1}")
+        before = by_iteration[-1][-1] if by_iteration[-1] else None
+        if run.group != len(by_iteration[-1]):
+            reason = "begins the iteration" if before is None else f"ran behind node group {before.group}"
+            raise objection("order", run, reason)
         if before is not None and before.slot >= run.slot:
             raise objection("turn", run, f"in one slot with node group {before.group}")
-        found[-1].append(run)
-    for mine in found:
-        _in_turn(mine, pipelines)
-    for at, line in enumerate(pipelines):
-        until = pipelines[at + 1].slot if at + 1 < len(pipelines) else inf
-        _in_a_row([mine[0] for mine in found if line.slot <= mine[0].slot < until], line)
-    for one, following in pairwise(found):
-        if following[0].slot <= one[-1].slot:
-            raise objection("order", following[0], f"iteration {one[0].iteration} has not ended")
-    return found
+        by_iteration[-1].append(run)
+    return by_iteration
 
 
-def _in_turn(mine: Sequence[LoggedGroup], pipelines: Sequence[LoggedPipeline]) -> None:
+def _in_turn(groups: Sequence[LoggedGroup], pipelines: Sequence[LoggedPipeline]) -> None:
     """The node groups of one iteration are all those of one turn, where that has them."""
-    known = [at for at in pipelines if at.slot <= mine[0].slot]
+    known = [at for at in pipelines if at.slot <= groups[0].slot]
     if not known:
-        raise objection("turn", mine[0], "before the first pipeline")
+        raise objection("turn", groups[0], "before the first pipeline")
     line, jobs, first = known[-1].pipeline, known[-1].jobs, known[-1].slot
-    until = min((at.slot for at in pipelines if at.slot > first), default=mine[-1].slot + 1)
-    late = [run for run in mine if run.slot >= until]
+    until = min((at.slot for at in pipelines if at.slot > first), default=groups[-1].slot + 1)
+    late = [run for run in groups if run.slot >= until]
     if late:
         raise objection("turn", late[0], f"its iteration began before the pipeline from slot {until} on")
-    turns = [turn for turn in line.turns if jobs[turn.job] == mine[0].job]
-    fits = [turn for turn in turns if all(_has(turn, line.period, mine[0], run, first) for run in mine)]
+    turns = [turn for turn in line.turns if jobs[turn.job] == groups[0].job]
+    fits = [turn for turn in turns if all(_has(turn, line.period, groups[0], run, first=first) for run in groups)]
     if not fits:
-        raise objection("turn", mine[0], "the pipeline has no turn in these slots and on these streams")
-    if all(len(turn.slot) != len(mine) for turn in fits):
-        raise objection("order", mine[-1], f"the last of its iteration, which has {len(fits[0].slot)}")
+        raise objection("turn", groups[0], "the pipeline has no turn in these slots and on these streams")
+    if all(len(turn.slot) != len(groups) for turn in fits):
+        raise objection("order", groups[-1], f"the last of its iteration, which has {len(fits[0].slot)}")
 
 
 def _in_a_row(heads: Sequence[LoggedGroup], line: LoggedPipeline) -> None:
     """A job's iterations begin in each of its turns, until it begins none any more; `heads`: their first groups."""
-    for k, run in enumerate(heads):
+    for turn_number, run in enumerate(heads):
         begin = sorted(turn.slot[0] for turn in line.pipeline.turns if line.jobs[turn.job] == run.job)
-        rounds, turn = divmod(k, len(begin))
+        rounds, turn = divmod(turn_number, len(begin))
         slot = line.slot + rounds * line.pipeline.period + begin[turn]
         if run.slot != slot:
             raise objection("turn", run, f"the job's next turn begins in slot {slot}")
@@ -200,20 +206,21 @@ def data(trace: Trace, runs: Iterations) -> None:
         `order` or `dependence`.
     """
     pairs = conflicts(trace)
-    for mine in runs:
-        for run in mine:
+    for groups in runs:
+        for run in groups:
             _one_by_one(run)
-        when = {one.op: (one, run) for run in mine for one in run.ops}
-        count = sum(len(run.ops) for run in mine)
+        when = {one.op: (one, run) for run in groups for one in run.ops}
+        count = sum(len(run.ops) for run in groups)
         if sorted(when) != list(range(trace.n)) or count != trace.n:
             raise objection(
-                "order", mine[-1], f"its iteration runs {count} ops, not the {trace.n} of the job, each once"
+                "order", groups[-1], f"its iteration runs {count} ops, not the {trace.n} of the job, each once"
             )
-        for x, y in pairs:
-            (one, _), (other, run) = when[x], when[y]
+        for earlier, later in pairs:
+            (one, _), (other, run) = when[earlier], when[later]
             if other.start < one.end:
-                told = f"op {y} starts at {other.start} ns, op {x} ends at {one.end} ns, and both touch one buffer"
-                raise objection("dependence", run, told, x, y)
+                starts, ends = f"op {later} starts at {other.start} ns", f"op {earlier} ends at {one.end} ns"
+                reason = f"{starts}, {ends}, and both touch one buffer"
+                raise objection("dependence", run, reason, earlier, later)
 
 
 def _one_by_one(run: LoggedGroup) -> None:
@@ -233,25 +240,25 @@ def conflicts(trace: Trace) -> list[tuple[int, int]]:
     The op with which a lifetime starts, and that with which it ends, count as if they wrote the buffer: its bytes are
     there in between. Pairs that follow from others are left out.
     """
-    b, n = trace.buffers, trace.n
-    edges: dict[int, set[int]] = {i: set() for i in range(n)}
-    for x, (first, end) in enumerate(zip(b.start.tolist(), b.end.tolist())):
-        if not trace.eternal[x]:
-            edges[first].add(x)
-            edges[(end - 1) % n].add(x)
+    buffers, steps = trace.buffers, trace.n
+    edges: dict[int, set[int]] = {op: set() for op in range(steps)}
+    for buffer, (first, end) in enumerate(zip(buffers.start.tolist(), buffers.end.tolist())):
+        if not trace.eternal[buffer]:
+            edges[first].add(buffer)
+            edges[(end - 1) % steps].add(buffer)
     last: dict[int, int] = {}  # of each buffer: the op that wrote it last
     read: dict[int, list[int]] = {}  # and those that have read it since
-    found = []
-    for i in range(n):
-        written = {*trace.ops.writes[i].tolist()} | edges[i]
-        for x in sorted({*trace.ops.reads[i].tolist()} | written):
-            found += [(last[x], i)] if x in last else []
-            if x in written:
-                found += [(y, i) for y in read.pop(x, [])]
-                last[x] = i
+    pairs = []
+    for op in range(steps):
+        written = {*trace.ops.writes[op].tolist()} | edges[op]
+        for buffer in sorted({*trace.ops.reads[op].tolist()} | written):
+            pairs += [(last[buffer], op)] if buffer in last else []
+            if buffer in written:
+                pairs += [(reader, op) for reader in read.pop(buffer, [])]
+                last[buffer] = op
             else:
-                read.setdefault(x, []).append(i)
-    return found
+                read.setdefault(buffer, []).append(op)
+    return pairs
 
 
 def lives(runs: Mapping[str, Iterations], events: Sequence[LoggedEvent]) -> None:
@@ -262,14 +269,17 @@ def lives(runs: Mapping[str, Iterations], events: Sequence[LoggedEvent]) -> None
     CheckError
         `life`.
     """
-    for job, mine in runs.items():
-        at = {kind: [e for e in events if (e.job, e.kind) == (job, kind)] for kind in ("launch", "iteration", "leave")}
-        told = [(e.iteration, e.ns) for e in at["iteration"]]
-        ran = [(one[-1].iteration, one[-1].end) for one in mine]
-        if told != ran:
-            wrong = next((pair for pair in zip(told, ran) if pair[0] != pair[1]), (len(told), len(ran)))
+    for job, iterations in runs.items():
+        at = {
+            kind: [event for event in events if (event.job, event.kind) == (job, kind)]
+            for kind in ("launch", "iteration", "leave")
+        }
+        reason = [(event.iteration, event.ns) for event in at["iteration"]]
+        ran = [(one[-1].iteration, one[-1].end) for one in iterations]
+        if reason != ran:
+            wrong = next((pair for pair in zip(reason, ran) if pair[0] != pair[1]), (len(reason), len(ran)))
             raise CheckError("life", f"job {job!r}: iterations end at {wrong[0]} by the events, {wrong[1]} by the log")
-        if mine and (not at["launch"] or mine[0][0].start < at["launch"][0].ns):
-            raise objection("life", mine[0][0], "before the job is launched")
-        if mine and (not at["leave"] or mine[-1][-1].end > at["leave"][-1].ns):
-            raise objection("life", mine[-1][-1], "after the job has left")
+        if iterations and (not at["launch"] or iterations[0][0].start < at["launch"][0].ns):
+            raise objection("life", iterations[0][0], "before the job is launched")
+        if iterations and (not at["leave"] or iterations[-1][-1].end > at["leave"][-1].ns):
+            raise objection("life", iterations[-1][-1], "after the job has left")

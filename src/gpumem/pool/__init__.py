@@ -9,10 +9,10 @@ The contract of a planner is `planner(trace, *, alignment=256, ...) -> Placement
 `alignment` bytes (256 suits CUDA, use 1 for bare instances), host buffers are left alone. `ValueError` for an alignment
 outside [1, 2**40]. Those of `search` take `fixed` as well, offsets in bytes of buffers that lie already, by id;
 `ValueError` for one that overlaps, is not aligned, or is no device buffer. What they return is never higher than that
-of `best_fit` and `first_fit`, and its `bound` is the peak load, or more where that is proved. `greedy`, `search` and
-`exact` take `seconds`, the whole time: they look at the clock between their steps and return the lowest placement so
-far, of one step at least (see `gpumem.base.work`). What comes out then depends on the machine; without `seconds`
-all planners are deterministic.
+of `best_fit` and `first_fit`, and its `bound` is the peak live bytes, or more where that is proved. `greedy`, `search`
+and `exact` take `seconds`, the whole time: they look at the clock between their steps and return the lowest placement
+so far, of one step at least (see `gpumem.base.work`). What comes out then depends on the machine; without `seconds` all
+planners are deterministic.
 """
 
 from typing import TYPE_CHECKING

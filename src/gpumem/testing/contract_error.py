@@ -21,7 +21,7 @@ class ContractError(AssertionError):
     log : sequence of str
         What led to it, one request a line; the last one broke the rule.
     requests : sequence of Request
-        The same as values, to be played again.
+        The same as values, to be replayed.
 
     Examples
     --------

@@ -7,7 +7,8 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.trace import Trace
 
-PINWHEELS, ACROSS = 0.25, 0.4  # of the cuts: into five, by a line of constant address; the rest by one of constant time
+# Of the cuts: into five, by a line of constant address; the rest by one of constant time. Not tuned.
+PINWHEELS, ACROSS = 0.25, 0.4
 
 Piece = tuple[int, int, int, int]  # steps [start, end), bytes [low, top)
 
@@ -42,17 +43,22 @@ def perfect(pieces: int, *, seed: int = 0, steps: int = 200, height: int = 2**20
     for name, value in (("pieces", pieces), ("steps", steps), ("height", height)):
         if value < 1:
             raise ValueError(f"{name}: {value} is not positive")
-    rng, found, refused = np.random.default_rng(seed), [(0, steps, 0, height)], 0
-    while len(found) < pieces:
+    rng, rectangles, refused = np.random.default_rng(seed), [(0, steps, 0, height)], 0
+    while len(rectangles) < pieces:
         if refused > 1000:  # not tuned: a piece that can be cut is hardly missed so often
             raise ValueError(f"pieces: {pieces} are too many for {steps} steps of {height} bytes")
-        drawn = rng.choice(len(found), min(4, len(found)), replace=False)
-        k = max(drawn.tolist(), key=lambda k: (found[k][1] - found[k][0]) * (found[k][3] - found[k][2]))
-        parts = _cut(rng, found[k])
+        drawn = rng.choice(len(rectangles), min(4, len(rectangles)), replace=False)
+        largest = max(
+            drawn.tolist(),
+            key=lambda largest: (
+                (rectangles[largest][1] - rectangles[largest][0]) * (rectangles[largest][3] - rectangles[largest][2])
+            ),
+        )
+        parts = _cut(rng, rectangles[largest])
         refused = 0 if len(parts) > 1 else refused + 1
-        found[k : k + 1] = parts
-    rng.shuffle(found)
-    start, end, low, top = np.array(found, np.int64).T
+        rectangles[largest : largest + 1] = parts
+    rng.shuffle(rectangles)
+    start, end, low, top = np.array(rectangles, np.int64).T
     return Trace.from_lifetimes(top - low, start, end, n=steps, name=f"perfect{pieces}_{seed}")
 
 
@@ -60,15 +66,21 @@ def _cut(rng: np.random.Generator, piece: Piece) -> list[Piece]:
     """Cut a piece in some way, if it is large enough for that."""
     (start, end, low, top), kind = piece, rng.random()
     if kind < PINWHEELS and min(end - start, top - low) >= 3:
-        s, t = np.sort(rng.choice(np.arange(start + 1, end), 2, replace=False)).tolist()
-        y, z = np.sort(rng.integers(low + 1, top, 2)).tolist()
-        if y == z:
+        left, right = np.sort(rng.choice(np.arange(start + 1, end), 2, replace=False)).tolist()
+        lower, upper = np.sort(rng.integers(low + 1, top, 2)).tolist()
+        if lower == upper:
             return [piece]
-        return [(start, t, low, y), (t, end, low, z), (s, end, z, top), (start, s, y, top), (s, t, y, z)]
+        return [
+            (start, right, low, lower),
+            (right, end, low, upper),
+            (left, end, upper, top),
+            (start, left, lower, top),
+            (left, right, lower, upper),
+        ]
     if kind < PINWHEELS + ACROSS and top - low >= 2:
-        y = int(rng.integers(low + 1, top))
-        return [(start, end, low, y), (start, end, y, top)]
+        lower = int(rng.integers(low + 1, top))
+        return [(start, end, low, lower), (start, end, lower, top)]
     if kind >= PINWHEELS + ACROSS and end - start >= 2:
-        s = int(rng.integers(start + 1, end))
-        return [(start, s, low, top), (s, end, low, top)]
+        left = int(rng.integers(start + 1, end))
+        return [(start, left, low, top), (left, end, low, top)]
     return [piece]

@@ -22,7 +22,7 @@ PLANNER_RULES = {
     "error": "it raises nothing",
     "placement": "a `Placement`: device buffers below the height, host buffers nowhere, no byte shared at one time",
     "alignment": "offsets are multiples of `alignment`",
-    "height": "the height is not below the peak load",
+    "height": "the height is not below the peak live bytes",
     "unchanged": "the trace is left as it was",
     "deterministic": "the same trace gives the same placement",
 }
@@ -49,30 +49,32 @@ class _Case:
         """Each buffer is written at its first step and read at its last."""
         rows, steps = list(enumerate(self.rows)), range(len(self.stream))
         ops = Ops.make(
-            [[j for j, r in rows if (r.start + r.length - 1) % self.n == t] for t in steps],
-            [[j for j, r in rows if r.start == t] for t in steps],
+            [[buffer for buffer, row in rows if (row.start + row.length - 1) % self.n == step] for step in steps],
+            [[buffer for buffer, row in rows if row.start == step] for step in steps],
             stream=list(self.stream),
-            streams=[f"s{k}" for k in range(max(self.stream, default=0) + 1)],
+            streams=[f"s{number}" for number in range(max(self.stream, default=0) + 1)],
         )
-        start, end = [r.start for r in self.rows], [r.start + r.length for r in self.rows]
-        buffers = Buffers.make([r.size for r in self.rows], start, end, host=[r.host for r in self.rows])
+        start, end = [row.start for row in self.rows], [row.start + row.length for row in self.rows]
+        buffers = Buffers.make([row.size for row in self.rows], start, end, host=[row.host for row in self.rows])
         return Trace(buffers, ops, self.n)
 
     def __str__(self) -> str:
         """A line of Python that makes it."""
         trace = self.trace()
-        b, ops = trace.buffers, trace.ops
-        size, start, end, host = (column.tolist() for column in (b.size, b.start, b.end, b.host))
+        buffers, ops = trace.buffers, trace.ops
+        size, start, end, host = (
+            column.tolist() for column in (buffers.size, buffers.start, buffers.end, buffers.host)
+        )
         if not self.stream and not any(host):
             return f"trace = Trace.from_lifetimes({size}, {start}, {end}, n={self.n})"
         accesses = f"{ops.reads.tolist()}, {ops.writes.tolist()}"
         made = f"{accesses}, stream={list(self.stream)}" if self.stream else "[], []"
         return f"trace = Trace(Buffers.make({size}, {start}, {end}, host={host}), Ops.make({made}), {self.n})"
 
-    def shorter(self, n: int) -> _Case:
+    def shorter(self, steps: int) -> _Case:
         """The same buffers on a smaller circle, without ops."""
-        rows = (replace(r, start=min(r.start, n - 1), length=min(r.length, n)) for r in self.rows)
-        return _Case(n, tuple(rows), ())
+        rows = (replace(row, start=min(row.start, steps - 1), length=min(row.length, steps)) for row in self.rows)
+        return _Case(steps, tuple(rows), ())
 
 
 @strict
@@ -140,10 +142,10 @@ def check_planner(
 
     random = Random(seed)
     for _ in range(examples):
-        case = _draw(random, random.randint(1, max_ops), random.randint(0, max_buffers), streams, alignment)
-        found = error(case)
-        if found is not None:
-            raise _smallest(case, found, error) from None
+        case = _draw(random, random.randint(1, max_ops), random.randint(0, max_buffers), streams, alignment=alignment)
+        broken_rule = error(case)
+        if broken_rule is not None:
+            raise _smallest(case, broken_rule, error) from None
 
 
 def _judge(planner: Planner, case: _Case, alignment: int, may_break: Collection[str]) -> None:
@@ -153,15 +155,15 @@ def _judge(planner: Planner, case: _Case, alignment: int, may_break: Collection[
     trace = case.trace()
     try:
         placed = planner(trace)
-        again = planner(case.trace())
+        repeated = planner(case.trace())
     except Exception as other:
         raise ContractError("error", f"raised {other!r}", [str(case)]) from other
-    left, right = trace.buffers, case.trace().buffers
+    after, before = trace.buffers, case.trace().buffers
     if "unchanged" not in may_break and any(
-        (getattr(left, c) != getattr(right, c)).any() for c in ("size", "start", "end", "host")
+        (getattr(after, column) != getattr(before, column)).any() for column in ("size", "start", "end", "host")
     ):
         broken("unchanged", "the buffers of the trace were changed")
-    for result in (placed, again):
+    for result in (placed, repeated):
         if not isinstance(result, Placement):
             returned = f"returned {result!r:.60}, which is no Placement; Placement.at(trace, offsets) makes one"
             broken("placement", " ".join(returned.split()))
@@ -169,52 +171,60 @@ def _judge(planner: Planner, case: _Case, alignment: int, may_break: Collection[
         check.placement(case.trace(), placed)
     except CheckError as wrong:
         broken("placement", str(wrong))
-    for j in np.flatnonzero(~right.host & (placed.offset % alignment != 0))[:1].tolist():
-        broken("alignment", f"buffer {j}: offset {placed.offset[j]} is not a multiple of {alignment}")
+    for buffer in np.flatnonzero(~before.host & (placed.offset % alignment != 0))[:1].tolist():
+        broken("alignment", f"buffer {buffer}: offset {placed.offset[buffer]} is not a multiple of {alignment}")
     if placed.height < (peak := _peak(case)):
-        broken("height", f"the height is {placed.height}, the peak load {peak}")
+        broken("height", f"the height is {placed.height}, the peak live bytes {peak}")
     if "deterministic" not in may_break and (
-        placed.height != again.height or not np.array_equal(placed.offset, again.offset)
+        placed.height != repeated.height or not np.array_equal(placed.offset, repeated.offset)
     ):
-        broken("deterministic", f"offsets {placed.offset.tolist()} once, {again.offset.tolist()} the next time")
+        broken("deterministic", f"offsets {placed.offset.tolist()} once, {repeated.offset.tolist()} the next time")
 
 
 def _peak(case: _Case) -> int:
     """The most bytes that are held on the device at one step, step by step."""
-    held = [sum(r.size for r in case.rows if not r.host and (t - r.start) % case.n < r.length) for t in range(case.n)]
+    held = [
+        sum(row.size for row in case.rows if not row.host and (step - row.start) % case.n < row.length)
+        for step in range(case.n)
+    ]
     return max(held)
 
 
-def _draw(r: Random, n: int, count: int, streams: int, alignment: int) -> _Case:
+def _draw(rng: Random, steps: int, count: int, streams: int, alignment: int) -> _Case:
     """Draw a trace: any arcs, or a staircase, or a wall of equal lifetimes, mostly with what is easily forgotten."""
     sizes = [0, 1, 2, 3, 4, 4, 7, 8, 40, alignment - 1, alignment, alignment + 1, 3 * alignment]
-    kind = r.choice(["any", "any", "stairs", "wall", "around"])
+    kind = rng.choice(["any", "any", "stairs", "wall", "around"])
     rows = []
-    for k in range(count):
-        length = {"any": r.randint(1, n), "stairs": min(2, n), "wall": n // 2 + 1, "around": r.randint(1, n)}[kind]
-        start = {"any": r.randrange(n), "stairs": k % n, "wall": n // 3, "around": n - 1}[kind]
-        if r.random() < 0.1:
-            start, length = 0, n
-        rows.append(_Row(r.choice(sizes), start, length, r.random() < 0.1))
-    ops = r.random() < 0.5
-    return _Case(n, tuple(rows), tuple(r.randrange(streams) for _ in range(n)) if ops else ())
+    for turn in range(count):
+        length = {
+            "any": rng.randint(1, steps),
+            "stairs": min(2, steps),
+            "wall": steps // 2 + 1,
+            "around": rng.randint(1, steps),
+        }[kind]
+        start = {"any": rng.randrange(steps), "stairs": turn % steps, "wall": steps // 3, "around": steps - 1}[kind]
+        if rng.random() < 0.1:
+            start, length = 0, steps
+        rows.append(_Row(rng.choice(sizes), start, length, rng.random() < 0.1))
+    ops = rng.random() < 0.5
+    return _Case(steps, tuple(rows), tuple(rng.randrange(streams) for _ in range(steps)) if ops else ())
 
 
 def _smallest(
-    case: _Case, found: ContractError, error: Callable[[_Case, str | None], ContractError | None]
+    case: _Case, smallest: ContractError, error: Callable[[_Case, str | None], ContractError | None]
 ) -> ContractError:
-    rule = found.rule
-    for n in range(1, case.n + 1):
-        shorter = case.shorter(n)
+    rule = smallest.rule
+    for steps in range(1, case.n + 1):
+        shorter = case.shorter(steps)
         if (same := error(shorter, rule)) is not None:
-            case, found = shorter, same
+            case, smallest = shorter, same
             break
-    return shrink(list(case.rows), found, lambda rows: error(replace(case, rows=tuple(rows)), rule), _simpler)
+    return shrink(list(case.rows), smallest, lambda rows: error(replace(case, rows=tuple(rows)), rule), _simpler)
 
 
 def _simpler(row: _Row) -> list[_Row]:
     """Return the same buffer smaller, shorter, earlier, on the device."""
-    found = [replace(row, host=False)] if row.host else []
-    found += [replace(row, size=s) for s in sorted({0, 1, row.size // 2, row.size - 1}) if 0 <= s < row.size]
-    found += [replace(row, length=row.length - 1)] if row.length > 1 else []
-    return found + ([replace(row, start=row.start - 1)] if row.start else [])
+    simpler = [replace(row, host=False)] if row.host else []
+    simpler += [replace(row, size=size) for size in sorted({0, 1, row.size // 2, row.size - 1}) if 0 <= size < row.size]
+    simpler += [replace(row, length=row.length - 1)] if row.length > 1 else []
+    return simpler + ([replace(row, start=row.start - 1)] if row.start else [])

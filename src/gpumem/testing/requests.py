@@ -1,4 +1,4 @@
-"""Requests as values, so that a history can be kept, shortened and played again."""
+"""Requests as values, so that a history can be kept, shortened and replayed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Give a block back, last used on `stream`; does nothing where the block was refused or is gone."""
+    """Give a block back, last used on `stream`; does nothing where the block was refused or freed."""
 
     block: int
     stream: int = 0
@@ -38,7 +38,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class WrongFree:
-    """Free what must not be freed: the offset of a block, live or gone, plus `distance`.
+    """Free what must not be freed: the offset of a block, live or freed, plus `distance`.
 
     Block -1 stands for offset 0. Does nothing where a live block starts there.
     """

@@ -9,8 +9,9 @@ from typing import TypeVar
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 
-TRIALS = 2000  # lists at most
-PAIRS = 16  # so few parts are also left out two at a time: an allocation and what makes room for it
+TRIALS = 2000  # lists at most. Not tuned
+# So few parts are also left out two at a time: an allocation and the free before it that it needs. Not tuned.
+PAIRS = 16
 
 
 def shrink(
@@ -48,16 +49,16 @@ def shrink(
     >>> shrink([3, 1, 8, 4], fails([3, 1, 8, 4]), fails, lambda size: range(1, size))
     ValueError('[6, 4] has a sum above 9')
     """
-    left = TRIALS
+    tries = TRIALS
     progress = True
     while progress:
         progress = False
         for candidate in _candidates(parts, simpler):
-            if left == 0:
+            if tries == 0:
                 return error
-            left -= 1
-            if (found := fails(candidate)) is not None:
-                parts, error, progress = candidate, found, True
+            tries -= 1
+            if (smaller_error := fails(candidate)) is not None:
+                parts, error, progress = candidate, smaller_error, True
                 break
     return error
 
@@ -69,9 +70,9 @@ def _candidates(parts: list[T], simpler: Callable[[T], Iterable[T]]) -> Iterator
         for low in range(len(parts) - chunk, -1, -chunk):  # from the end: what is late matters least
             yield parts[:low] + parts[low + chunk :]
         chunk //= 2
-    for k, part in enumerate(parts):
+    for place, part in enumerate(parts):
         for other in simpler(part):
-            yield [*parts[:k], other, *parts[k + 1 :]]
+            yield [*parts[:place], other, *parts[place + 1 :]]
     if len(parts) <= PAIRS:
-        for i, j in combinations(range(len(parts)), 2):
-            yield [part for k, part in enumerate(parts) if k not in (i, j)]
+        for one, another in combinations(range(len(parts)), 2):
+            yield [part for place, part in enumerate(parts) if place not in (one, another)]

@@ -32,15 +32,15 @@ _PART = st.integers(0, 99)
 _HOW = ("r", "w", "rw")
 
 
-def _arc(kind: int, here: int, there: int, n: int) -> tuple[int, int]:
-    """Return a lifetime `[start, end)` on a circle of `n` steps: all of it, or within it, or across the boundary."""
-    if kind == 0 or n == 1:
-        return 0, n
+def _arc(kind: int, here: int, there: int, steps: int) -> tuple[int, int]:
+    """Return a lifetime `[start, end)` on a circle of some steps: all of it, or within it, or across the boundary."""
+    if kind == 0 or steps == 1:
+        return 0, steps
     if kind <= 3:
-        start = here * n // 100
-        return start, start + 1 + there * (n - start) // 100
-    start = 1 + here * (n - 1) // 100
-    return start, n + 1 + there * start // 100
+        start = here * steps // 100
+        return start, start + 1 + there * (steps - start) // 100
+    start = 1 + here * (steps - 1) // 100
+    return start, steps + 1 + there * start // 100
 
 
 @st.composite
@@ -79,13 +79,13 @@ def lifetimes(
     ...     check.placement(trace, best_fit(trace))
     >>> every_placement_is_valid()
     """
-    n = draw(st.integers(1, max_steps))
+    steps = draw(st.integers(1, max_steps))
     rows = draw(st.lists(st.tuples(sizes, _KIND, _PART, _PART), min_size=1, max_size=max_buffers))
-    pieces = [_arc(kind, here, there, n) for _, kind, here, there in rows]
+    pieces = [_arc(kind, here, there, steps) for _, kind, here, there in rows]
     if len(rows) > 1 and draw(st.booleans()):
         pieces[1] = pieces[0]
-    end = [e if wrap else min(e, n) for _, e in pieces]
-    return Lifetimes([size for size, *_ in rows], [s for s, _ in pieces], end, n)
+    end = [end_of if wrap else min(end_of, steps) for _, end_of in pieces]
+    return Lifetimes([size for size, *_ in rows], [start_of for start_of, _ in pieces], end, steps)
 
 
 @st.composite
@@ -110,7 +110,7 @@ def traces(
     host : bool
         Whether some buffers may lie on the host; no op touches these.
     hosts : int
-        Host threads at most that hand over the ops. With any, ops may block, and some are copies, on streams `d2h` and
+        Host threads at most that launch the ops. With any, ops may block, and some are copies, on streams `d2h` and
         `h2d`, whose time a machine's link gives; 0 is for one thread, nothing that blocks and no copies.
 
     Returns
@@ -124,9 +124,9 @@ def traces(
     >>> from hypothesis import given, settings
     >>> @settings(max_examples=20, derandomize=True, database=None, deadline=None)
     ... @given(traces(streams=1))
-    ... def the_load_is_never_above_all_sizes(trace):
+    ... def the_peak_is_never_above_all_sizes(trace):
     ...     assert trace.peak_load <= trace.buffers.size.sum()
-    >>> the_load_is_never_above_all_sizes()
+    >>> the_peak_is_never_above_all_sizes()
     """
     half = st.booleans()
     off = st.integers(0, 3).map(lambda kind: kind == 3) if host else st.just(False)
@@ -134,53 +134,66 @@ def traces(
     touches = st.lists(st.integers(0, 3 * max_buffers - 1), max_size=6)  # which of those alive, and how
     parts = st.tuples(touches, st.integers(0, 30), st.integers(0, streams - 1))
     steps = draw(st.lists(parts, min_size=1, max_size=max_ops))
-    n = len(steps)
-    pieces = [(*_arc(row[0], row[1], row[2], n), row[3]) for row in rows]
+    count = len(steps)
+    pieces = [(*_arc(row[0], row[1], row[2], count), row[3]) for row in rows]
     if len(rows) > 1 and draw(half):
         pieces[1] = pieces[0]
-    alive = [[b for b, (s, e, _) in enumerate(pieces) if (i - s) % n < e - s and not rows[b][5]] for i in range(n)]
-    access = [{here[k // 3 % len(here)]: _HOW[k % 3] for k in step[0] if here} for here, step in zip(alive, steps)]
-    start, end = [s for s, *_ in pieces], [e for _, e, _ in pieces]
-    persistent = [kept and (e > n or e - s == n) for s, e, kept in pieces]
+    alive = [
+        [
+            buffer
+            for buffer, (birth, death, _) in enumerate(pieces)
+            if (op - birth) % count < death - birth and not rows[buffer][5]
+        ]
+        for op in range(count)
+    ]
+    access = [
+        {here[code // 3 % len(here)]: _HOW[code % 3] for code in step[0] if here} for here, step in zip(alive, steps)
+    ]
+    start, end = [birth for birth, *_ in pieces], [death for _, death, _ in pieces]
+    persistent = [kept and (death > count or death - birth == count) for birth, death, kept in pieces]
     buffers = Buffers.make([row[4] for row in rows], start, end, persistent=persistent, host=[row[5] for row in rows])
     ops = Ops.make(
-        [[b for b in sorted(mine) if "r" in mine[b]] for mine in access],
-        [[b for b in sorted(mine) if "w" in mine[b]] for mine in access],
-        name=[f"op{i}" for i in range(n)],
+        [[buffer for buffer in sorted(touched) if "r" in touched[buffer]] for touched in access],
+        [[buffer for buffer in sorted(touched) if "w" in touched[buffer]] for touched in access],
+        name=[f"op{op}" for op in range(count)],
         duration=[duration for _, duration, _ in steps],
         stream=[stream for *_, stream in steps],
-        streams=[f"compute{s}" for s in range(streams)],
+        streams=[f"compute{stream}" for stream in range(streams)],
     )
     trace = Trace(buffers, ops, name="random")
-    return draw(_handed_over(trace, hosts)) if hosts else trace
+    return draw(_with_hosts(trace, hosts)) if hosts else trace
 
 
 @st.composite
-def _handed_over(draw: st.DrawFn, trace: Trace, hosts: int) -> Trace:
-    """Draw who hands over the ops, which ops block, and some that copy the first buffer they touch, out or in."""
-    b, o, n = trace.buffers, trace.ops, trace.n
-    kinds = draw(st.lists(st.tuples(st.integers(0, hosts - 1), _KIND, _KIND), min_size=n, max_size=n))
-    reads, writes = o.reads.tolist(), o.writes.tolist()
-    role, stream, there = [COMPUTE] * n, o.stream.tolist(), [list(column) for column in (b.size, b.start, b.end)]
-    for i, (_, _, kind) in enumerate(kinds):
-        if kind > 3 and (device := sorted({*reads[i], *writes[i]})):
-            role[i], pinned = (COPY_OUT, COPY_IN)[kind - 4], len(there[0])
-            reads[i], writes[i] = ([device[0]], [pinned]) if kind == 4 else ([pinned], [device[0]])
-            stream[i] = len(o.streams) + kind - 4
-            for column, value in zip(there, (int(b.size[device[0]]), i, i + 1)):
+def _with_hosts(draw: st.DrawFn, trace: Trace, hosts: int) -> Trace:
+    """Draw which host launches each op, which ops block, and some that copy the first buffer they touch, out or in."""
+    buffers, recorded, count = trace.buffers, trace.ops, trace.n
+    kinds = draw(st.lists(st.tuples(st.integers(0, hosts - 1), _KIND, _KIND), min_size=count, max_size=count))
+    reads, writes = recorded.reads.tolist(), recorded.writes.tolist()
+    role, stream, columns = (
+        [COMPUTE] * count,
+        recorded.stream.tolist(),
+        [list(column) for column in (buffers.size, buffers.start, buffers.end)],
+    )
+    for op, (_, _, kind) in enumerate(kinds):
+        if kind > 3 and (device := sorted({*reads[op], *writes[op]})):
+            role[op], pinned = (COPY_OUT, COPY_IN)[kind - 4], len(columns[0])
+            reads[op], writes[op] = ([device[0]], [pinned]) if kind == 4 else ([pinned], [device[0]])
+            stream[op] = len(recorded.streams) + kind - 4
+            for column, value in zip(columns, (int(buffers.size[device[0]]), op, op + 1)):
                 column.append(value)
-    more = len(there[0]) - len(b)
+    more = len(columns[0]) - len(buffers)
     ops = Ops.make(
         reads,
         writes,
-        name=o.name,
-        duration=[UNKNOWN if role[i] else int(o.duration[i]) for i in range(n)],
+        name=recorded.name,
+        duration=[UNKNOWN if role[op] else int(recorded.duration[op]) for op in range(count)],
         stream=stream,
-        streams=(*o.streams, "d2h", "h2d"),
+        streams=(*recorded.streams, "d2h", "h2d"),
         role=role,
         host=[which for which, *_ in kinds],
-        hosts=[f"host{k}" for k in range(hosts)],
+        hosts=[f"host{number}" for number in range(hosts)],
         blocking=[kind == 5 for _, kind, _ in kinds],
     )
-    persistent, host = [*b.persistent.tolist(), *[False] * more], [*b.host.tolist(), *[True] * more]
-    return Trace(Buffers.make(*there, persistent=persistent, host=host), ops, name=trace.name)
+    persistent, host = [*buffers.persistent.tolist(), *[False] * more], [*buffers.host.tolist(), *[True] * more]
+    return Trace(Buffers.make(*columns, persistent=persistent, host=host), ops, name=trace.name)

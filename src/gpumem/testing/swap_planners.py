@@ -6,6 +6,7 @@ Needs Hypothesis, which comes with `gpumem[test]`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from gpumem import check
@@ -29,11 +30,11 @@ SWAP_RULES = {
     "error": "it raises nothing but `Infeasible` and `NotReached`",
     "plan": "it returns a `Plan` that applies to the trace",
     "values": "every op reads what it read without the plan",
-    "limit": "the load is at most the limit",
+    "limit": "the live bytes are at most the limit",
     "pinned": "what the host keeps is at most `machine.pinned`",
-    "empty": "the plan is empty where the load fits already",
+    "empty": "the plan is empty where the live bytes fit already",
     "infeasible": "`Infeasible` is raised where some op must hold more than the limit, and says how much",
-    "reached": "`NotReached` says a load above the limit",
+    "reached": "`NotReached` reports live bytes above the limit",
     "deterministic": "the same call gives the same plan",
 }
 SPARE = {"deterministic", "empty"}  # rules that a planner may break
@@ -41,7 +42,9 @@ PHASES = [Phase.generate, Phase.shrink]
 UNTIMED: dict[str, Any] = {"database": None, "deadline": None}
 LINKS = st.builds(Link, st.sampled_from([0.0, 1.0, 5.0]), st.sampled_from([0.05, 0.3, 1.0]))
 MACHINES = st.builds(
-    lambda out, into, pinned, duplex: Machine("drawn", 10_000, out, into, 1.0, 1.0, pinned=pinned, duplex=duplex),
+    lambda out, into, pinned, duplex: Machine(
+        "drawn", 10_000, out, into, flops=1.0, bandwidth=1.0, pinned=pinned, duplex=duplex
+    ),
     *(LINKS, LINKS, st.sampled_from([0, 20, 10_000]), st.booleans()),
 )
 
@@ -95,55 +98,77 @@ def check_swap_planner(
     @hypothesis.settings(max_examples=examples, phases=PHASES, suppress_health_check=[*HealthCheck], **UNTIMED)
     @hypothesis.given(drawn, MACHINES, st.integers(1, 110))
     def held(trace: Trace, machine: Machine, percent: int) -> None:
-        _judge(chosen, trace, machine, max(trace.peak_load * percent // 100, 1), spared)
+        _judge(chosen, _Case(trace, machine, max(trace.peak_load * percent // 100, 1)), spared)
 
     held()
 
 
-def _judge(planner: Callable[..., Plan], trace: Trace, machine: Machine, limit: int, spared: Collection[str]) -> None:
-    def broken(rule: str, reason: str, why: Exception | None = None) -> NoReturn:
-        raise ContractError(rule, " ".join(reason.split()), _said(trace, machine, limit)) from why
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A trace, a machine and a limit that a planner is judged by."""
 
-    try:
-        plan = planner(trace, machine, limit)
-        again = plan if "deterministic" in spared else planner(trace, machine, limit)
-    except Infeasible as stop:
-        op, needs = floor(trace)
-        if not needs == stop.needs > limit:
-            broken("infeasible", f"it says that {stop.needs} bytes are needed; op {op} needs most, {needs}", stop)
+    trace: Trace
+    machine: Machine
+    limit: int
+
+    def broken(self, rule: str, reason: str, why: Exception | None = None) -> NoReturn:
+        """Raise the error of a broken rule."""
+        raise ContractError(rule, " ".join(reason.split()), _as_lines(self.trace, self.machine, self.limit)) from why
+
+
+def _judge(planner: Callable[..., Plan], case: _Case, spared: Collection[str]) -> None:
+    trace, limit = case.trace, case.limit
+    plan = _planned(planner, case)
+    if plan is None:
         return
-    except NotReached as stop:
-        if stop.reached <= limit:
-            broken("reached", f"it got down to {stop.reached} bytes, and the limit is {limit}", stop)
+    repeated = plan if "deterministic" in spared else _planned(planner, case)
+    if repeated is None:
         return
-    except TypeError as error:
-        broken("plan" if "what it returned" in str(error) else "error", f"raised {error!r}", error)
-    except Exception as error:
-        broken("error", f"raised {error!r}", error)
     try:
         swapped = plan.apply(trace)
     except ValueError as error:
-        broken("plan", str(error), error)
+        case.broken("plan", str(error), error)
     oracles: dict[str, Callable[[], None]] = {
         "values": lambda: check.data_flow(trace, swapped),
         "limit": lambda: check.budget(swapped, limit),
-        "pinned": lambda: check.budget(swapped, limit, host=machine.pinned),
+        "pinned": lambda: check.budget(swapped, limit, host=case.machine.pinned),
     }
     for rule, ask in oracles.items():
         try:
             ask()
         except CheckError as wrong:
-            broken(rule, str(wrong), wrong)
+            case.broken(rule, str(wrong), wrong)
     if trace.peak_load <= limit and plan.decisions and "empty" not in spared:
-        broken("empty", f"the load of {trace.peak_load} bytes fits, and there are {len(plan.decisions)} decisions")
-    if again != plan:
-        broken("deterministic", f"{plan.decisions} once, {again.decisions} the next time")
+        count = len(plan.decisions)
+        case.broken("empty", f"the peak of {trace.peak_load} live bytes fits, and there are {count} decisions")
+    if repeated != plan:
+        case.broken("deterministic", f"{plan.decisions} once, {repeated.decisions} the next time")
 
 
-def _said(trace: Trace, machine: Machine, limit: int) -> list[str]:
+def _planned(planner: Callable[..., Plan], case: _Case) -> Plan | None:
+    """Return the plan, None where the planner says, and rightly, that it has none."""
+    try:
+        return planner(case.trace, case.machine, case.limit)
+    except Infeasible as stop:
+        op, needs = floor(case.trace)
+        if not needs == stop.needs > case.limit:
+            case.broken("infeasible", f"it says that {stop.needs} bytes are needed; op {op} needs most, {needs}", stop)
+    except NotReached as stop:
+        if stop.reached <= case.limit:
+            reason = f"it got down to {stop.reached} bytes, and the limit is {case.limit}"
+            case.broken("reached", reason, stop)
+    except TypeError as error:
+        case.broken("plan" if "what it returned" in str(error) else "error", f"raised {error!r}", error)
+    except Exception as error:
+        case.broken("error", f"raised {error!r}", error)
+    return None
+
+
+def _as_lines(trace: Trace, machine: Machine, limit: int) -> list[str]:
     """Lines of Python that make the case, as far as planners mostly look at it."""
-    b, ops = trace.buffers, trace.ops
-    buffers = f"Buffers.make({b.size.tolist()}, {b.start.tolist()}, {b.end.tolist()}, kind={list(b.kind)})"
+    table, ops = trace.buffers, trace.ops
+    columns = f"{table.size.tolist()}, {table.start.tolist()}, {table.end.tolist()}"
+    buffers = f"Buffers.make({columns}, kind={list(table.kind)})"
     made = f"Ops.make({ops.reads.tolist()}, {ops.writes.tolist()}, duration={ops.duration.tolist()})"
     links = f"Link({machine.out.latency_ns}, {machine.out.ns_per_byte}), pinned={machine.pinned}"
     return [f"trace = Trace({buffers}, {made}, {trace.n})", f"limit = {limit}  # on a machine with {links}"]

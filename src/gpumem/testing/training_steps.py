@@ -20,10 +20,10 @@ from gpumem.swap.plan.gaps import gaps
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, OPT_STATE, PARAM, STATISTICS, WORKSPACE
 
-BY_KIND, TOLD, DENIED = range(3)  # how a trace says which buffers are statistics
+BY_KIND, EXPLICIT, DENIED = range(3)  # how a trace says which buffers are statistics
 SOURCES = ("zeros", "empty.memory_format", "new_empty", "arange")
 DURATIONS = st.integers(0, 30)
-RANDOM = 9  # how often of ten an op draws no random numbers
+RANDOM = 9  # the digit of ten with which an op draws random numbers
 
 
 class _Part(NamedTuple):
@@ -40,7 +40,7 @@ class _Part(NamedTuple):
     @classmethod
     def drawn(cls, streams: int, durations: st.SearchStrategy[int]) -> st.SearchStrategy[_Part]:
         digit = st.integers(0, 9)
-        return st.builds(cls, digit, digit, digit, digit, digit, st.integers(0, streams - 1), durations)
+        return st.builds(cls, *[digit] * 5, stream=st.integers(0, streams - 1), duration=durations)
 
 
 @dataclass(slots=True)
@@ -65,83 +65,94 @@ class _Step:
         self.last.append(len(self.reads))
         return len(self.kind) - 1
 
-    def op(self, name: str, part: _Part, reads: Sequence[int], writes: Sequence[int], kept: Sequence[int] = ()) -> None:
+    def op(
+        self, name: str, part: _Part, reads: Sequence[int], writes: Sequence[int], statistics: Sequence[int] = ()
+    ) -> None:
         """Add an op; now and then it has a workspace."""
         written = [*writes, *([self.new(WORKSPACE)] if part.luck == 8 else [])]
-        for b in (*reads, *written, *kept):
-            self.last[b] = len(self.reads)
-        self.reads.append(sorted({*reads, *kept}))
-        self.writes.append(sorted({*written, *kept}))
+        for buffer in (*reads, *written, *statistics):
+            self.last[buffer] = len(self.reads)
+        self.reads.append(sorted({*reads, *statistics}))
+        self.writes.append(sorted({*written, *statistics}))
         self.name.append(name)
         self.parts.append(part)
-        self.kept.append(sorted(kept))
+        self.kept.append(sorted(statistics))
 
     def forward(self, part: _Part, made: list[int]) -> None:
         """Add a layer: it reads what was made of late, or long ago, and makes something or changes it in place."""
-        x, y = made[-1 - part.near % min(len(made), 3)], made[part.far % len(made)]
-        reads = [x, y] if part.mask % 2 else [x]
+        recent, earlier = made[-1 - part.near % min(len(made), 3)], made[part.far % len(made)]
+        reads = [recent, earlier] if part.mask % 2 else [recent]
         if part.what <= 1:
             made.append(self.new(ACTIVATION))
             self.op("layer", part, reads, [made[-1]])
         elif part.what <= 3:  # in place, perhaps with a result beside it
             made += [self.new(ACTIVATION)] if part.mask >= 6 else []
-            self.op("relu_", part, reads, [x, *made[len(made) - (part.mask >= 6) :]])
+            self.op("relu_", part, reads, [recent, *made[len(made) - (part.mask >= 6) :]])
         elif part.what == 4:
             made += [self.new(ACTIVATION) for _ in range(2 + part.mask % 2)]
             self.op("split", part, reads, made[-2 - part.mask % 2 :])
-        elif part.what == 5 and x != y:  # a second whole write
-            self.op("copy", part, [y], [x])
+        elif part.what == 5 and recent != earlier:  # a second whole write
+            self.op("copy", part, [earlier], [recent])
         elif part.what == 6:
             made.append(self.new(ACTIVATION))
             self.op(SOURCES[part.far % len(SOURCES)], part, [], [made[-1]])
         elif part.what == 7 and self.lasting:  # what lives for ever is read, or written whole
-            b = part.far % self.lasting
+            buffer = part.far % self.lasting
             made.append(self.new(ACTIVATION))
-            self.op("read", part, [x, b], [made[-1]]) if part.mask < 7 else self.op("set", part, [x], [made[-1], b])
+            self.op("read", part, [recent, buffer], [made[-1]]) if part.mask < 7 else self.op(
+                "set", part, [recent], [made[-1], buffer]
+            )
         else:
-            kept = [b for b in range(self.lasting) if self.kind[b] == STATISTICS][part.far % 3 :][:2]
+            candidates = [buffer for buffer in range(self.lasting) if self.kind[buffer] == STATISTICS]
+            statistics = candidates[part.far % 3 :][:2]
             made.append(self.new(ACTIVATION))
-            self.op("norm", part, reads, [made[-1]], kept)
+            self.op("norm", part, reads, [made[-1]], statistics=statistics)
 
     def backward(self, part: _Part, layer: int, gradient: int) -> int:
         """Add the backward op of a layer, which reads some of what the layer touched; return the new gradient."""
         touched = sorted({*self.reads[layer], *self.writes[layer]} - {gradient})
-        touched = [b for b in touched if self.kind[b] != WORKSPACE]
-        reads = [b for k, b in enumerate(touched) if part.mask >> k & 1 or part.far == k]
+        touched = [buffer for buffer in touched if self.kind[buffer] != WORKSPACE]
+        reads = [buffer for place, buffer in enumerate(touched) if part.mask >> place & 1 or part.far == place]
         writes = [gradient] if part.what <= 2 and gradient >= 0 else [self.new(ACT_GRAD)]
-        changed = [b for b in reads if part.what == 9 and self.kind[b] == ACTIVATION]  # destroys its input
+        changed = [
+            buffer for buffer in reads if part.what == 9 and self.kind[buffer] == ACTIVATION
+        ]  # destroys its input
         self.op("backward", part, [*reads, *([gradient] if gradient >= 0 else [])], [*writes, *changed])
         return writes[0]
 
-    def update(self, part: _Part, b: int, gradient: int) -> None:
+    def update(self, part: _Part, buffer: int, gradient: int) -> None:
         """Add the update of what lives for ever, in place or as a whole; its states come with it, in place."""
-        states = [state for state, of in self.states.items() if of == b]
-        self.op("step", part, [gradient, *([b] if part.mask else []), *states], [b, *states])
+        states = [state for state, of in self.states.items() if of == buffer]
+        self.op("step", part, [gradient, *([buffer] if part.mask else []), *states], [buffer, *states])
 
-    def trace(self, sizes: Sequence[int], tail: int, turn: int, streams: int, told: int) -> Trace:
+    def trace(self, sizes: Sequence[int], tail: int, turn: int, *, streams: int, statistics_by: int) -> Trace:
         """Return the step, its ops turned on by `turn`."""
-        n = len(self.reads)
-        order = [(i - turn) % n for i in range(n)]  # which op comes to place i
+        count = len(self.reads)
+        order = [(op - turn) % count for op in range(count)]  # which op comes to place i
         start, end = [], []
-        for b, (s, e) in enumerate(zip(self.first, self.last)):
-            e = min(n, e + 1 + (tail if b % 3 == 0 and self.kind[b] != WORKSPACE else 0))
-            start.append(0 if b < self.lasting else (s + turn) % n)
-            end.append(n if b < self.lasting else start[b] + e - s)
-        kind = [k if told != TOLD or k != STATISTICS else "" for k in self.kind]
-        statistics = None if told == BY_KIND else [self.kept[i] if told == TOLD else [] for i in order]
-        parts = [self.parts[i] for i in order]
+        for buffer, (birth, death) in enumerate(zip(self.first, self.last)):
+            death = min(count, death + 1 + (tail if buffer % 3 == 0 and self.kind[buffer] != WORKSPACE else 0))
+            start.append(0 if buffer < self.lasting else (birth + turn) % count)
+            end.append(count if buffer < self.lasting else start[buffer] + death - birth)
+        kind = [
+            buffer_kind if statistics_by != EXPLICIT or buffer_kind != STATISTICS else "" for buffer_kind in self.kind
+        ]
+        statistics = (
+            None if statistics_by == BY_KIND else [self.kept[op] if statistics_by == EXPLICIT else [] for op in order]
+        )
+        parts = [self.parts[op] for op in order]
         ops = Ops.make(
-            [self.reads[i] for i in order],
-            [self.writes[i] for i in order],
-            name=[self.name[i] for i in order],
+            [self.reads[op] for op in order],
+            [self.writes[op] for op in order],
+            name=[self.name[op] for op in order],
             duration=[part.duration for part in parts],
             stream=[part.stream for part in parts],
-            streams=[f"compute{s}" for s in range(streams)],
+            streams=[f"compute{birth}" for birth in range(streams)],
             rng=[part.luck == RANDOM for part in parts],
             statistics=statistics,
         )
-        persistent = [b < self.lasting for b in range(len(kind))]
-        size = [sizes[b % len(sizes)] for b in range(len(kind))]
+        persistent = [buffer < self.lasting for buffer in range(len(kind))]
+        size = [sizes[buffer % len(sizes)] for buffer in range(len(kind))]
         return Trace(Buffers.make(size, start, end, persistent=persistent, kind=kind), ops, name="step")
 
 
@@ -173,7 +184,7 @@ def steps(
     -------
     SearchStrategy of Trace
         With chains of changes in place and readers between them, several whole writes in one lifetime, ops with
-        several results, random ops, statistics (by kind, told, or denied by `ops.statistics`), sources, workspaces,
+        several results, random ops, statistics (by kind, explicit, or denied by `ops.statistics`), sources, workspaces,
         inputs that die early or are destroyed, parameters, lasting buffers that are written whole. It may begin
         anywhere in the step, so that arcs wrap the boundary.
 
@@ -191,14 +202,15 @@ def steps(
     at_least(0, states=states)
     for name, given in (("sizes", sizes), ("durations", durations)):
         if not isinstance(given, st.SearchStrategy):
-            told = "is no strategy; hypothesis.strategies.integers(1, 100) returns one"
-            raise TypeError(f"{name}: {given!r:.60} {told}")
-    return _steps(max_layers, streams, sizes, durations, states)
+            reason = "is no strategy; hypothesis.strategies.integers(1, 100) returns one"
+            raise TypeError(f"{name}: {given!r:.60} {reason}")
+    return _steps(max_layers=max_layers, streams=streams, sizes=sizes, durations=durations, states=states)
 
 
 @st.composite
 def _steps(
     draw: st.DrawFn,
+    *,
     max_layers: int,
     streams: int,
     sizes: st.SearchStrategy[int],
@@ -209,8 +221,8 @@ def _steps(
     step, lasting = _Step(), draw(st.lists(st.sampled_from(["", PARAM, STATISTICS, STATISTICS]), max_size=5))
     for kind in lasting:
         step.new(kind)
-    for b in [b for b, kind in enumerate(lasting) if kind == PARAM] * states:
-        step.states[step.new(OPT_STATE)] = b
+    for buffer in [buffer for buffer, kind in enumerate(lasting) if kind == PARAM] * states:
+        step.states[step.new(OPT_STATE)] = buffer
     step.lasting = len(step.kind)
     made = [step.new(INPUT if draw(st.booleans()) else ACTIVATION)]
     step.op("load", draw(part)._replace(luck=0), [], made)
@@ -221,13 +233,14 @@ def _steps(
     for layer in reversed(range(len(layers) + 1)):
         gradient = step.backward(draw(part), layer, gradient)
     step.kind[gradient] = GRADIENT
-    for b in range(step.lasting):
-        if step.kind[b] == PARAM or (step.kind[b] != OPT_STATE and draw(st.integers(0, 3)) == 3):
-            step.update(draw(part), b, gradient)
+    for buffer in range(step.lasting):
+        if step.kind[buffer] == PARAM or (step.kind[buffer] != OPT_STATE and draw(st.integers(0, 3)) == 3):
+            step.update(draw(part), buffer, gradient)
     turn = draw(st.one_of(st.just(0), st.just(0), st.integers(0, len(step.reads) - 1)))
-    told = draw(st.sampled_from([BY_KIND, TOLD, DENIED]))
-    some = draw(st.lists(sizes, min_size=1, max_size=7))
-    return step.trace(some, draw(st.integers(0, 3)), turn, streams, told)
+    statistics_by = draw(st.sampled_from([BY_KIND, EXPLICIT, DENIED]))
+    sizes_drawn = draw(st.lists(sizes, min_size=1, max_size=7))
+    tail = draw(st.integers(0, 3))
+    return step.trace(sizes_drawn, tail, turn, streams=streams, statistics_by=statistics_by)
 
 
 @strict
@@ -264,21 +277,21 @@ def plans(trace: Trace, *, kinds: Sequence[type[Decision]] = (Swap, Recompute, H
 
 @st.composite
 def _plans(draw: st.DrawFn, trace: Trace, kinds: Sequence[type[Decision]]) -> Plan:
-    found, n = gaps(trace), trace.n
-    places = sorted(draw(st.sets(st.integers(1, n), max_size=3)))  # where several come back at once
+    idle, count = gaps(trace), trace.n
+    places = sorted(draw(st.sets(st.integers(1, count), max_size=3)))  # where several come back at once
     chosen: list[list[Decision]] = []  # what stands or falls together
-    for b, after, before in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist()):
+    for buffer, after, before in zip(idle.buffer.tolist(), idle.after.tolist(), idle.before.tolist()):
         how = draw(st.integers(0, 4))
         if how and Recompute in kinds and (how > 1 or Swap not in kinds):
-            here = [p for p in places if after < p <= before]
+            here = [place for place in places if after < place <= before]
             at = draw(st.sampled_from([*here, before])) if how < 4 else draw(st.integers(after + 1, before))
             later = Hold in kinds and at > after + 1 and draw(st.integers(0, 3)) == 3
-            more = [Hold(b, draw(st.integers(after + 1, at - 1)), after)] if later else []
-            chosen.append([Recompute(b, after, before, at), *more])
+            more = [Hold(buffer, draw(st.integers(after + 1, at - 1)), after)] if later else []
+            chosen.append([Recompute(buffer, after, before, at), *more])
         elif how and Swap in kinds:
             release = draw(st.integers(after + 1, before))
             prefetch, out = draw(st.integers(release, before)), draw(st.integers(after, release - 1))
-            chosen.append([Swap(b, after, before, release, prefetch, out)])
+            chosen.append([Swap(buffer, after, before, release=release, prefetch=prefetch, out=out)])
     if Hold in kinds:
         chosen += [[hold] for hold in draw(_holds(trace, places))]
     return Plan.of(trace, _accepted(trace, [], draw(st.permutations(chosen))))
@@ -286,31 +299,34 @@ def _plans(draw: st.DrawFn, trace: Trace, kinds: Sequence[type[Decision]]) -> Pl
 
 @st.composite
 def _holds(draw: st.DrawFn, trace: Trace, places: Sequence[int]) -> list[Hold]:
-    """Draw what ends later than its lifetime, or with its last access, and what is made again beside it."""
-    b, n, touched, holds = trace.buffers, trace.n, trace.accesses().op.tolist(), list[Hold]()
-    for k, (end, host) in enumerate(zip(b.end.tolist(), b.host.tolist())):
+    """Draw what ends later than its lifetime, or with its last access, and what is recomputed beside it."""
+    buffers, count, touched, holds = trace.buffers, trace.n, trace.accesses().op.tolist(), list[Hold]()
+    for buffer, (end, host) in enumerate(zip(buffers.end.tolist(), buffers.host.tolist())):
         if host:
             continue
-        if end <= n and not trace.eternal[k] and draw(st.integers(0, 5)) == 5:
-            least = touched[k][-1] if touched[k] and not b.persistent[k] else end
-            holds.append(Hold(k, draw(st.integers(least, n))))
-        while touched[k] and draw(st.integers(0, 4)) == 4:
-            after = draw(st.sampled_from(touched[k]))
-            here = [p for p in places if after < p < n]
-            at = draw(st.sampled_from(here) if here else st.integers(after + 1, max(after + 1, n - 1)))
-            if at < n:
-                holds.append(Hold(k, draw(st.integers(at + 1, n)), after, at))
+        if end <= count and not trace.eternal[buffer] and draw(st.integers(0, 5)) == 5:
+            least = touched[buffer][-1] if touched[buffer] and not buffers.persistent[buffer] else end
+            holds.append(Hold(buffer, draw(st.integers(least, count))))
+        while touched[buffer] and draw(st.integers(0, 4)) == 4:
+            after = draw(st.sampled_from(touched[buffer]))
+            here = [place for place in places if after < place < count]
+            at = draw(st.sampled_from(here) if here else st.integers(after + 1, max(after + 1, count - 1)))
+            if at < count:
+                holds.append(Hold(buffer, draw(st.integers(at + 1, count)), after, at))
     return holds
 
 
 def _accepted(trace: Trace, before: list[Decision], group: Sequence[list[Decision]]) -> list[Decision]:
-    """Return `before` and what can be added of `group`, in order; only what is made again is ever refused."""
-    together = [*before, *(d for one in group for d in one)]
+    """Return `before` and what can be added of `group`, in order; only what is recomputed is ever refused."""
+    together = [*before, *(decision for one in group for decision in one)]
     try:
         Plan.of(trace, together).apply(trace)
         return together
     except ValueError:
-        if not any(isinstance(d, Recompute) or (isinstance(d, Hold) and d.at >= 0) for d in together):
+        if not any(
+            isinstance(decision, Recompute) or (isinstance(decision, Hold) and decision.at >= 0)
+            for decision in together
+        ):
             raise
         if len(group) == 1:
             return before

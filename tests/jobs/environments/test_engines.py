@@ -306,14 +306,14 @@ def test_a_right_log_of_two_hosts() -> None:
 @pytest.mark.parametrize(
     "shift, why",
     [
-        ({0: -1}, "op 0 starts, but its host hands it over at 10 ns"),
-        ({3: -5, 4: -5, 5: -5, 6: -5, 7: -5}, "op 3 starts, but its host hands it over at 35 ns"),  # forgot to wait
-        ({4: -10, 5: -10, 6: -10, 7: -10}, "op 0 starts, but its host hands it over at 50 ns"),  # nor at the boundary
+        ({0: -1}, "op 0 starts, but its host enqueues it at 10 ns"),
+        ({3: -5, 4: -5, 5: -5, 6: -5, 7: -5}, "op 3 starts, but its host enqueues it at 35 ns"),  # forgot to wait
+        ({4: -10, 5: -10, 6: -10, 7: -10}, "op 0 starts, but its host enqueues it at 50 ns"),  # nor at the boundary
         (
             dict.fromkeys(range(1, 8), 1),
-            "op 1 starts, but its host has handed it over at 20 ns, and nothing happens now",
+            "op 1 starts, but its host has enqueued it at 20 ns, and nothing happens now",
         ),
-        (dict.fromkeys(range(8), 10), "op 0 starts, but its host has handed it over at 10 ns"),  # another job's host
+        (dict.fromkeys(range(8), 10), "op 0 starts, but its host has enqueued it at 10 ns"),  # another job's host
     ],
 )
 def test_a_host_forgotten_or_shared_shows(shift: dict[int, int], why: str) -> None:

@@ -20,7 +20,7 @@ def least_by_brute_force(trace: Trace, alignment: int, fixed: dict[int, int]) ->
         offset = np.zeros(len(b), np.int64)
         offset[held] = [fixed[j] for j in held]
         every = np.array([*held, *order], np.int64)
-        fit(trace, every, len(held), alignment, False, offset)
+        fit(trace, every, first=len(held), alignment=alignment, smallest=False, offset=offset)
         least = min(least, int((offset + b.size)[every].max(initial=0)))
     return max(least, *(fixed[j] + int(b.size[j]) for j in fixed), 0)
 

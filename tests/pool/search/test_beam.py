@@ -13,7 +13,7 @@ from gpumem import check
 from gpumem.pool.search import _packing, _skyline, beam as module
 from gpumem.pool.search._packing import FAR, PackingInstance
 from gpumem.pool.search._problem import PlacementProblem
-from gpumem.pool.search._skyline import GIVE_UP, POWER, Goal, Skylines
+from gpumem.pool.search._skyline import GIVE_UP, POWER, Arc, Goal, Skylines
 from gpumem.pool.search.beam import BeamWalk, beam
 from gpumem.pool.search.greedy import greedy
 from gpumem.testing import perfect
@@ -29,7 +29,7 @@ def instance(seed: int, slack: int) -> tuple[PlacementProblem, PackingInstance]:
     """Return a tiny problem, with nothing fixed, below a height somewhat above the least that it could have."""
     trace, alignment, _ = tiny(np.random.default_rng(seed))
     problem = PlacementProblem.of(trace, alignment)
-    return problem, problem.instance(np.sort(problem.free), problem.lowest + slack * alignment)
+    return problem, problem.instance(np.sort(problem.free), problem.lower_bound + slack * alignment)
 
 
 def beginning(p: PackingInstance) -> Skylines:
@@ -37,8 +37,8 @@ def beginning(p: PackingInstance) -> Skylines:
     n, count = p.sections, len(p.size)
     s = Skylines(*np.zeros((2, 2, n), np.int64), *np.zeros((3, 2, count), np.int64), *np.zeros((2, 2), np.int64))
     for j in range(count):
-        s.left[0, np.arange(p.first[j], p.last[j]) % n] += p.size[j]
-    s.order[0], s.many[0] = np.arange(count), count
+        s.unplaced[0, np.arange(p.first[j], p.last[j]) % n] += p.size[j]
+    s.order[0], s.waiting[0] = np.arange(count), count
     return s
 
 
@@ -81,15 +81,15 @@ def test_a_state_is_what_its_steps_made_of_it(seed: int, slack: int, data: st.Da
             first, last = int(p.first[j]), int(p.last[j])
             end = int(max(top[sections(p, first, last)]) + p.size[j])
             placed.add(j)
-        sky.lift(p, s, 1, j, first, last, end)
+        sky.lift(p, s, 1, j, Arc(first, last, end))
         sky.copy(s, 1, s, 0)
         top[sections(p, first, last)] = end
         assert s.top[0].tolist() == top.tolist()
-        order = s.order[0, : s.many[0]].tolist()
+        order = s.order[0, : s.waiting[0]].tolist()
         assert sorted(order) == sorted(set(range(len(p.size))) - placed)
         least = [int(max(top[sections(p, p.first[j], p.last[j])])) for j in order]
-        assert s.least[0, order].tolist() == least == sorted(least, reverse=True)
-        assert sky.loss(p, s, 0, Goal(beginning(p).left[0], ceiling, rows[2], rows[3], rows[3])) == slow_loss(
+        assert s.min_offset[0, order].tolist() == least == sorted(least, reverse=True)
+        assert sky.loss(p, s, 0, Goal(beginning(p).unplaced[0], ceiling, rows[2], rows[3], rows[3])) == slow_loss(
             p, top, placed, ceiling
         )
         assert all(j == GIVE_UP or s.offset[0, j] + p.size[j] == end for j in [j])
@@ -101,16 +101,15 @@ def test_what_is_tried_gives_up_least_first(seed: int, slack: int) -> None:
     s, n, ceiling = beginning(p), p.sections, int(max(p.ceiling, default=1))
     if not len(p.size):
         return
-    sky.lift(
-        p, s, 0, int(np.argmax(p.size)), int(p.first[np.argmax(p.size)]), int(p.last[np.argmax(p.size)]), max(p.size)
-    )
+    largest = int(np.argmax(p.size))
+    sky.lift(p, s, 0, largest, Arc(int(p.first[largest]), int(p.last[largest]), max(p.size)))
     for t in range(n):
-        found = sky.to_try(p, s, 0, t, t + 1, ceiling).tolist()
+        found = sky.to_try(p, s, 0, Arc(t, t + 1, 0), ceiling).tolist()
         keys = []
         for j in found:
             under = sections(p, p.first[j], p.last[j])
-            assert t in under and j in s.order[0, : s.many[0]]
-            keys.append((int((s.least[0, j] - s.top[0, under]).sum()), -int(p.size[j] * len(under)), 0))
+            assert t in under and j in s.order[0, : s.waiting[0]]
+            keys.append((int((s.min_offset[0, j] - s.top[0, under]).sum()), -int(p.size[j] * len(under)), 0))
         assert keys == sorted(keys)
 
 
@@ -121,7 +120,7 @@ def test_what_a_beam_places_is_a_placement(seed: int, slack: int, width: int) ->
     if left == 0:
         placed = problem.complete(np.sort(problem.free), offset, smallest=True)
         check.placement(problem.trace, placed)
-        assert placed.height <= problem.lowest + slack * problem.alignment
+        assert placed.height <= problem.lower_bound + slack * problem.alignment
 
 
 def test_a_wide_beam_finds_nearly_all_that_there_is() -> None:

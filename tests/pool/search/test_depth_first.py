@@ -32,7 +32,7 @@ def tells_the_truth(seed: int, order: int, how: int, rules: int) -> None:
     """Below, at and above the least height: the search says whether there is a placement, and finds it."""
     problem, least = known(seed)
     weight = np.exp(np.random.default_rng(seed).standard_normal(len(problem.free)))
-    for height in range(max(problem.lowest, least - 3), least + 2):
+    for height in range(max(problem.lower_bound, least - 3), least + 2):
         instance = problem.instance(problem.free, height)
         status, _, offset = pack(instance, order, how, weight, nodes=10**6, work=10**9, rules=rules)
         assert status == (SOLVED if least <= height else IMPOSSIBLE), (seed, height, rules)
@@ -70,7 +70,7 @@ def hard() -> list[PackingInstance]:
         b = crowd(seed, 6, 9).buffers
         traces.append(Trace.from_lifetimes(np.repeat(b.size, 3), np.repeat(b.start, 3), np.repeat(b.end, 3), n=9))
     problems = [PlacementProblem.of(trace, 1) for trace in traces]
-    return [p.instance(p.free, p.lowest + up) for p in problems for up in (0, 2)]
+    return [p.instance(p.free, p.lower_bound + up) for p in problems for up in (0, 2)]
 
 
 def work_on(instances: list[PackingInstance], rules: int) -> int:
@@ -135,18 +135,18 @@ def test_options_are_counted_by_section(seed: int) -> None:
     rng = np.random.default_rng(seed)
     trace, alignment, fixed = tiny(rng)
     problem = PlacementProblem.of(trace, alignment, fixed)
-    p = problem.instance(problem.free, problem.lowest)
+    p = problem.instance(problem.free, problem.lower_bound)
     count, n = len(p.size), p.sections
     rows = {name: np.zeros(count, np.int64) for name in PackingState._fields} | {"items": np.arange(count)}
-    rows |= {name: rng.integers(0, 9, n) for name in ("left", "total")} | {"spent": np.zeros(1, np.int64)}
-    s = PackingState(**rows)
-    s.bound[:] = rng.integers(0, 9, count)
+    rows |= {name: rng.integers(0, 9, n) for name in ("unplaced", "total")} | {"spent": np.zeros(1, np.int64)}
+    state = PackingState(**rows)
+    state.bound[:] = rng.integers(0, 9, count)
     top = int(rng.integers(0, 17))  # met exactly, one time in nine
-    plain(_packing).count_options(p, s, s.items, top)
+    plain(_packing).count_options(p, state, state.items, top)
     for t in range(n):
         here = [j for j in range(count) if any(x % n == t for x in range(p.first[j], p.last[j]))]
         if here:
-            assert s.total[t] == sum(s.bound[j] + s.left[t] <= top for j in here)
+            assert state.total[t] == sum(state.bound[j] + state.unplaced[t] <= top for j in here)
 
 
 @given(st.integers(0, 2**32), st.integers(0, 60))

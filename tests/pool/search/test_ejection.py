@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from gpumem import check
 from gpumem.pool import best_fit
 from gpumem.pool.search._problem import PlacementProblem
-from gpumem.pool.search.ejection import OUT, STUCK, EjectionWalk, eject, neighbours
+from gpumem.pool.search.ejection import OUT, STUCK, Arrangement, EjectionWalk, eject, neighbours
 from gpumem.trace import Trace
 from gpumem.trace.lifetimes import meet
 from tests.strategies import traces
@@ -22,7 +22,7 @@ def walk(trace: Trace, *, fixed: dict[int, int] | None = None, alignment: int = 
     """A walk that starts from best fit."""
     problem = PlacementProblem.of(trace, alignment, fixed)
     start = problem.complete(NOTHING, NOTHING, smallest=True)
-    return EjectionWalk(problem, start, problem.lowest, np.random.default_rng(seed))
+    return EjectionWalk(problem, start, problem.lower_bound, np.random.default_rng(seed))
 
 
 def crowd(count: int, n: int) -> Trace:
@@ -60,13 +60,14 @@ def test_what_lies_in_the_way_is_out_and_goes_elsewhere() -> None:
     size, first, last = np.array([3, 3, 1]), np.array([0, 2, 0]), np.array([4, 4, 2])
     near, weight = neighbours(first, last, 4), np.array([5, 4, 1])
     offset = np.array([OUT, 0, 2])
-    assert eject(near, size, np.full(3, 6), weight, 0, 3, offset, np.zeros(4), 10**6)[0]
+    start = Arrangement(*near, size=size, weight=weight, offset=offset)
+    assert eject(start, np.full(3, 6), np.zeros(4), fixed=0, count=3, effort=10**6)[0]
     assert offset.tolist() == [3, 0, 2]
-    assert eject(near, size, np.array([6, 6, 1]), weight, 0, 3, offset, np.zeros(4), 10**6)[0]  # lowered ceiling
+    assert eject(start, np.array([6, 6, 1]), np.zeros(4), fixed=0, count=3, effort=10**6)[0]  # lowered ceiling
     assert offset.tolist() == [3, 0, 0]
     weight[1:] = STUCK  # fixed below: nothing can make room
     tight = np.array([4, 4, 4])
-    assert not eject(near, size, tight, weight, 0, 3, offset, np.zeros(4), 10**6)[0]
+    assert not eject(start, tight, np.zeros(4), fixed=0, count=3, effort=10**6)[0]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

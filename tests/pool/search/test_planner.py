@@ -105,7 +105,7 @@ def test_the_largest_lie_below_their_own_load() -> None:
     assert state.stacked(20, LENGTH_AREA, trace.peak_load)
     large = state.problem.free[:20]
     assert (state.best.offset + trace.buffers.size)[large].max() == state.problem.load(large) < trace.peak_load
-    assert state.lowest == trace.peak_load
+    assert state.lower_bound == trace.peak_load
 
 
 @pytest.mark.jit
@@ -224,8 +224,8 @@ def test_tries_are_the_same_with_and_without_compiling(monkeypatch: pytest.Monke
     trace = Trace.from_lifetimes(rng.integers(1, 40, 24), start, start + rng.integers(1, 12, 24), n=20)
     state = planner.Descents.of(PlacementProblem.of(trace, 1), 0, 0.1, 0)
     assert state.best.height == 174
-    assert sum(1 for _ in state.tries(state.lowest, 1e7, np.random.default_rng([0, 1]))) == 2
-    assert (state.best.height, state.lowest) == (150, 150)
+    assert sum(1 for _ in state.tries(state.lower_bound, 1e7, np.random.default_rng([0, 1]))) == 2
+    assert (state.best.height, state.lower_bound) == (150, 150)
     offsets = "147 31 136 27 56 127 52 0 22 0 103 27 72 72 61 45 139 89 45 22 86 31 80 48"
     assert state.best.offset.tolist() == [int(at) for at in offsets.split()]
 

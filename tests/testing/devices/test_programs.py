@@ -38,7 +38,7 @@ def test_a_program_reads_only_what_has_bytes(seed: int) -> None:
 def test_a_program_settles(seed: int) -> None:
     """The same ops on new blocks of the same sizes, `period` calls later; then the looks at all that is live."""
     program = live_program(seed, iterations=6)
-    calls, (first, period) = program.calls, (program.settles, program.period)
+    calls, (first, period) = program.calls, (program.steady_from, program.period)
     end = first + 3 * period
     assert end < len(calls)
     for one, other in zip(calls[first + period : end - period], calls[first + 2 * period : end]):

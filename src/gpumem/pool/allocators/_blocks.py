@@ -98,21 +98,21 @@ class FreeRanges:
 
     def take(self, start: int, size: int) -> None:
         """Remove the first `size` bytes of the free range at `start`."""
-        left = self._remove(start) - size
-        if left:
-            self._insert(start + size, left)
+        rest = self._remove(start) - size
+        if rest:
+            self._insert(start + size, rest)
 
     def clear(self) -> list[tuple[int, int]]:
         """Remove all ranges, but no segment; return them as `ranges` does."""
-        found = self.ranges()
+        removed = self.ranges()
         for books in (self._size, self._by_end, self._order):
             books.clear()
-        return found
+        return removed
 
     def best(self, size: int) -> int | None:
         """Return the smallest range that fits, the lowest of several."""
-        i = bisect_left(self._order, (size,))
-        return self._order[i][1] if i < len(self._order) else None
+        place = bisect_left(self._order, (size,))
+        return self._order[place][1] if place < len(self._order) else None
 
     def lowest(self, size: int) -> int | None:
         """Return the range that fits at the lowest address."""
@@ -152,7 +152,7 @@ class FreeRanges:
 
 @dataclass(frozen=True, slots=True)
 class Granted(Generic[Home]):
-    """A block handed out: its bytes, those asked for, and the pool it goes back to."""
+    """An allocated block: its bytes, those asked for, and the pool it goes back to."""
 
     size: int
     requested: int
@@ -160,7 +160,7 @@ class Granted(Generic[Home]):
 
 
 class Live(Generic[Home]):
-    """The blocks handed out, by offset; counts them."""
+    """The allocated blocks, by offset; counts them."""
 
     __slots__ = ("_blocks", "_counts")
 
@@ -174,12 +174,12 @@ class Live(Generic[Home]):
     def add(self, offset: int, block: Granted[Home]) -> int:
         """Enter a block and return its offset."""
         self._blocks[offset] = block
-        self._counts.made(block.size, block.requested)
+        self._counts.add_block(block.size, block.requested)
         return offset
 
     def remove(self, offset: SupportsIndex) -> Granted[Home]:
         """Strike a block out and return it; `ValueError` where none is live."""
         block = self[offset]
         del self._blocks[operator.index(offset)]
-        self._counts.gone(block.size, block.requested)
+        self._counts.drop_block(block.size, block.requested)
         return block

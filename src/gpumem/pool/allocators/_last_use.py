@@ -1,4 +1,4 @@
-"""Which stream used freed bytes last: whoever hands them to another one waits first."""
+"""Which stream used freed bytes last: before another one gets them, that one is waited for."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ class LastUse:
     def claim(self, start: int, size: int, stream: int) -> None:
         """Let `stream` use these bytes: wait where another one used any of them last."""
         end = start + size
-        i = bisect_right(self._starts, start) - 1
-        if i < 0 or self._range[self._starts[i]][0] <= start:
-            i += 1
-        j = bisect_left(self._starts, end)
-        touched = self._starts[i:j]
-        if any(self._range[t][1] != stream for t in touched):
+        low = bisect_right(self._starts, start) - 1
+        if low < 0 or self._range[self._starts[low]][0] <= start:
+            low += 1
+        high = bisect_left(self._starts, end)
+        touched = self._starts[low:high]
+        if any(self._range[begin][1] != stream for begin in touched):
             self._wait()
             self.clear()
             return
-        del self._starts[i:j]
-        for t in touched:
-            until, _ = self._range.pop(t)
-            if t < start:
-                self.freed(t, start - t, stream)
+        del self._starts[low:high]
+        for begin in touched:
+            until, _ = self._range.pop(begin)
+            if begin < start:
+                self.freed(begin, start - begin, stream)
             if until > end:
                 self.freed(end, until - end, stream)
 

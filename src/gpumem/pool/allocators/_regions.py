@@ -11,7 +11,7 @@ FIRST_REGION = 2 << 20  # "2MiB smallest initial allocation"
 
 
 class Regions(OnDevice[None]):
-    """Regions of the device that double; `_free` are their chunks that anyone may have. `BFC` tells the options."""
+    """Regions of the device that double; `_free` are their chunks that anyone may have. see `BFC` for the options."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Regions(OnDevice[None]):
         return self._extend(size) or (self._collect(size) and self._extend(size))
 
     def _waited(self) -> None:
-        """Take note that all streams have been waited for."""
+        """Called when all streams have been waited for."""
 
     def _extend(self, size: int) -> bool:
         """Add a region that has `size` bytes; the next one is to be twice as large."""
@@ -52,7 +52,7 @@ class Regions(OnDevice[None]):
         return True
 
     def _collect(self, size: int) -> bool:
-        """Give the regions back that are wholly free, if that makes room for `size` bytes."""
+        """Give the regions back that are wholly free, if that frees enough for `size` bytes."""
         idle = self._free.whole()
         if not self._collects or not idle or size > self.device.available + sum(bytes_ for _, bytes_ in idle):
             return False

@@ -30,7 +30,7 @@ class Segments:
         return self.free.best(size)
 
     def grow(self, size: int) -> int | None:
-        """Return a new segment for `size` bytes, or None where the device has no room."""
+        """Return a new segment for `size` bytes, or None where the device has too few bytes left."""
         bytes_ = SMALL_BUFFER if self.small else LARGE_BUFFER if size < MIN_LARGE else rounded(size, ROUND_LARGE)
         if bytes_ > self._device.available:
             return None
@@ -69,16 +69,19 @@ class Expandable:
         """Return the cached block that fits and could expand least."""
         best, least = None, 0
         for bytes_, start in self.free.from_size(size):
-            room = bytes_ + self._unmapped_at(start + bytes_)
-            if best is not None and room >= least:
+            could_be = bytes_ + self._unmapped_at(start + bytes_)
+            if best is not None and could_be >= least:
                 break
-            best, least = start, room
+            best, least = start, could_be
         return best
 
     def grow(self, size: int) -> int | None:
-        """Map pages at the lowest address with room for `size` bytes; return it, or None where the device is full."""
+        """Map pages at the lowest address where `size` bytes are free or unmapped.
+
+        Return that address, or None where the device has too few bytes left.
+        """
         starts = (self.free.until(at) for at, _ in self.unmapped.ranges())
-        start = next((at for at in starts if self._room(at, size)), None)
+        start = next((at for at in starts if self._is_available(at, size)), None)
         missing = self._missing(start, size) if start is not None else [(0, rounded(size, self._page))]
         if sum(bytes_ for _, bytes_ in missing) > self._device.available:
             return None
@@ -94,7 +97,7 @@ class Expandable:
     def give_back(self) -> None:
         """Unmap all pages that are wholly free."""
         for start, size in self.free.ranges():
-            base = max(s for s in self.free.segments if s <= start)
+            base = max(segment for segment in self.free.segments if segment <= start)
             first = base + rounded(start - base, self._page)
             last = base + (start + size - base) // self._page * self._page
             if first < last:
@@ -117,7 +120,7 @@ class Expandable:
         """Bytes unmapped from there on in the same segment."""
         return 0 if at in self.unmapped.segments else self.unmapped.at(at)
 
-    def _room(self, start: int, size: int) -> bool:
+    def _is_available(self, start: int, size: int) -> bool:
         """Whether `size` bytes from there on are free or unmapped, in one segment."""
         at = start
         while at < start + size and (bytes_ := self.free.at(at) or self.unmapped.at(at)):

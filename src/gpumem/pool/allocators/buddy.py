@@ -68,16 +68,16 @@ class Buddy(OnDevice[None]):
         """Return the offset of `size` bytes for work on `stream`."""
         asked = checked(size, "size")
         needed = max(self._unit, 1 << (asked - 1).bit_length())
-        found = min((order for order, starts in self._free.items() if order >= needed and starts), default=None)
-        if found is None:
+        order_found = min((order for order, starts in self._free.items() if order >= needed and starts), default=None)
+        if order_found is None:
             self._grow(self._enough(asked, needed))
-            found = min(order for order, starts in self._free.items() if order >= needed and starts)
-        start = self._free[found][0]
+            order_found = min(order for order, starts in self._free.items() if order >= needed and starts)
+        start = self._free[order_found][0]
         self._last_use.claim(self._base + start, needed, stream)
-        del self._free[found][0]
-        while found > needed:
-            found //= 2
-            insort(self._free.setdefault(found, []), start + found)
+        del self._free[order_found][0]
+        while order_found > needed:
+            order_found //= 2
+            insort(self._free.setdefault(order_found, []), start + order_found)
         return self._live.add(self._base + start, Granted(needed, asked, None))
 
     def free(self, offset: int, *, stream: int = 0) -> None:
@@ -90,15 +90,15 @@ class Buddy(OnDevice[None]):
         while True:
             starts = self._free.setdefault(size, [])
             buddy = start ^ size
-            k = bisect_left(starts, buddy)
-            if k == len(starts) or starts[k] != buddy:
+            place = bisect_left(starts, buddy)
+            if place == len(starts) or starts[place] != buddy:
                 starts.insert(bisect_left(starts, start), start)
                 return
-            del starts[k]
+            del starts[place]
             start, size = min(start, buddy), 2 * size
 
     def _enough(self, asked: int, needed: int) -> int:
-        """Return the size of the arena that has room for a block of `needed` bytes."""
+        """Return the size of the arena that can hold a block of `needed` bytes."""
         idle = not self.statistics.blocks.current  # then the old part merges with the new one
         size = self._size
         while size < self._most:

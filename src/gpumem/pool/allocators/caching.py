@@ -42,7 +42,7 @@ class Caching(OnDevice[Segments | Expandable]):
     1 MiB (large). Where none fits it takes a segment: 2 MiB for small ones, 20 MiB below 10 MiB, else the size in
     2 MiB. Where the device is full: cached blocks of at least `max_split_size`, as few as need be; then all segments
     wholly free; then MemoryError, after which the segments given back stay so. As in the source, a segment that is
-    rounded up to `max_split_size` never serves the request it was made for again.
+    rounded up to `max_split_size` never serves a second time the request it was made for.
 
     A block freed on another stream than its own waits for `synchronize`, as after `record_stream`. PyTorch asks the
     driver at each request whether the work has ended; nobody here knows, hence `wait`: it waits instead of growing,
@@ -178,7 +178,7 @@ class Caching(OnDevice[Segments | Expandable]):
         return start
 
     def _release(self, pool: Segments, size: int) -> bool:
-        """Give back the smallest oversize block that fits, or the largest ones until there is room."""
+        """Give back the smallest oversize block that fits, or the largest ones until enough bytes are free."""
         if self._max_split is None:
             return False
         oversize = [(bytes_, start) for start, bytes_ in pool.free.whole() if bytes_ >= self._max_split]

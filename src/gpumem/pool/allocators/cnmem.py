@@ -41,7 +41,7 @@ class CnMem(OnDevice[FreeRanges]):
     ValueError
         An unknown fit, a pool below 1 byte.
     MemoryError
-        The device has no room for `pool`.
+        The device has fewer bytes left than `pool`.
 
     Notes
     -----
@@ -82,7 +82,7 @@ class CnMem(OnDevice[FreeRanges]):
         self._fit, self._steals = choice(fit, FITS, "fit"), steal
         self._grows = grow and pool is not None
         self._managers = {0: FreeRanges()}  # by stream; 0 is the root
-        self._mark: int | None = None  # highest byte handed out so far, of a pool without a size
+        self._mark: int | None = None  # highest byte allocated so far, of a pool without a size
         if pool is not None:
             size = rounded(checked(pool, "pool"), GRANULARITY)
             if self._add(size) is None:

@@ -37,7 +37,7 @@ class Native:
     Notes
     -----
     Offsets are virtual addresses: a hole between two blocks costs nothing, so the footprint
-    `statistics.reserved.peak` is the peak load of rounded blocks, whatever the addresses. `free` calls
+    `statistics.reserved.peak` is the peak live bytes of rounded blocks, whatever the addresses. `free` calls
     `synchronize`, as cudaFree waits for the device. O(log B) searches in lists of B blocks. Departures: the real
     cudaMalloc packs small blocks into one page, and which addresses it returns is not documented; here the smallest
     range of free addresses that fits.
@@ -68,8 +68,8 @@ class Native:
     @property
     def available(self) -> int:
         """The largest request that does fit."""
-        left = ADDRESSES if self.capacity is None else self.capacity - self.statistics.reserved.current
-        return left // self.alignment * self.alignment
+        unreserved = ADDRESSES if self.capacity is None else self.capacity - self.statistics.reserved.current
+        return unreserved // self.alignment * self.alignment
 
     def allocate(self, size: int, *, stream: int = 0) -> int:
         """Return the address of `size` bytes (cudaMalloc)."""

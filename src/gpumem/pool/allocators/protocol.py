@@ -9,12 +9,12 @@ What an allocator owes its user (`gpumem.testing.check_allocator` holds it to th
 - An allocator that reuses bytes across streams has an attribute `synchronize`, a function without arguments that
   it calls before it does so. It waits for all streams; whoever executes puts the real one there.
 - What streams did with a block comes before the last use that `free` names, for instance since that one writes. Where
-  it does not, as with two that read, an allocator may want to know: one with a method `use(offset, *, stream)` is
-  told, after `stream` was given its work and before `free`, and counts that stream among the last users, up to the
-  next `synchronize()`. Whoever has one without has to let the last stream wait for the others.
+  it does not, as with two that read, an allocator may want to know: its method `use(offset, *, stream)`, if it has
+  one, is called after `stream` was given its work and before `free`; it counts that stream among the last users, up
+  to the next `synchronize()`. Whoever uses an allocator without has to let the last stream wait for the others.
 - One with a method `sync_and_coalesce()` lets whoever executes ask for a `synchronize()`, where jobs change turns.
-- `MemoryError` where there is no room, `ValueError` for a size below 1 or an offset that is not live. Either
-  leaves everything as it was.
+- `MemoryError` where no free range is large enough, `ValueError` for a size below 1 or an offset that is not live.
+  Either leaves everything as it was.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from gpumem.base.arguments import strict
 from gpumem.trace import SYNC, Trace
 from gpumem.trace.placement import NOWHERE, Placement
 
-PATIENCE = 16  # how many iterations more than asked for, until one repeats the one before
+# Iterations more than asked for, until one repeats the one before: an allocator that takes turns between two layouts
+# never does. Not tuned.
+PATIENCE = 16
 
 
 class Allocator(Protocol):
@@ -47,7 +49,7 @@ class Allocator(Protocol):
 
 @dataclass(slots=True)
 class Count:
-    """A quantity that goes up and down: now, at most so far, and all that was ever added.
+    """A quantity that goes up and down: now, its peak, and all that was ever added.
 
     >>> bytes_held = Count()
     >>> bytes_held.add(8); bytes_held.add(4); bytes_held.drop(8)
@@ -60,20 +62,20 @@ class Count:
     total: int = 0
 
     def add(self, amount: int) -> None:
-        """Raise it."""
+        """Add an amount."""
         self.total += amount
         self.current = current = self.current + amount
         if current > self.peak:  # an allocator comes by here three times a request
             self.peak = current
 
     def drop(self, amount: int) -> None:
-        """Lower it."""
+        """Subtract an amount."""
         self.current -= amount
 
 
 @dataclass(slots=True)
 class Statistics:
-    """What an allocator counts: blocks, bytes asked for, bytes handed out (rounded), bytes taken from the device.
+    """What an allocator counts: blocks, bytes asked for, bytes allocated (rounded), bytes taken from the device.
 
     `reserved.peak` is the footprint.
     """
@@ -83,14 +85,14 @@ class Statistics:
     allocated: Count = field(default_factory=Count)
     reserved: Count = field(default_factory=Count)
 
-    def made(self, size: int, requested: int) -> None:
-        """Count a block that was handed out."""
+    def add_block(self, size: int, requested: int) -> None:
+        """Count a block that was allocated."""
         self.blocks.add(1)
         self.requested.add(requested)
         self.allocated.add(size)
 
-    def gone(self, size: int, requested: int) -> None:
-        """Count a block no longer."""
+    def drop_block(self, size: int, requested: int) -> None:
+        """Stop counting a block."""
         self.blocks.current -= 1
         self.requested.current -= requested
         self.allocated.current -= size
@@ -115,7 +117,7 @@ def replay(trace: Trace, allocator: Allocator, *, iterations: int = 4) -> Placem
     allocator : Allocator
         Used as it is, and left with what is alive across the boundary.
     iterations : int
-        How many at least, so that fragmentation settles; up to 16 more until one repeats the one before.
+        How many at least, so that fragmentation becomes steady; up to 16 more until one repeats the one before.
 
     Returns
     -------
@@ -136,9 +138,9 @@ def replay(trace: Trace, allocator: Allocator, *, iterations: int = 4) -> Placem
     -----
     The requests are those of `stepwise`: those of its head once, as the iteration before the first would have made
     them. A request is on the stream of the first op that touches the buffer, a free on that of the last; where none
-    does, on that of the op at which it starts; 0 without ops. Of streams that only read after the last write, an
-    allocator with `use` is told at the op. One with `sync_and_coalesce` is asked for it behind ops of role `sync`, once
-    where several follow one another. O(iterations * (B + accesses)) requests.
+    does, on that of the op at which it starts; 0 without ops. For streams that only read after the last write,
+    `use` is called at the op, if the allocator has it. One with `sync_and_coalesce` is asked for it behind ops of role
+    `sync`, once where several follow one another. O(iterations * (B + accesses)) requests.
 
     Examples
     --------
@@ -150,18 +152,18 @@ def replay(trace: Trace, allocator: Allocator, *, iterations: int = 4) -> Placem
     if iterations < 1:
         raise ValueError(f"iterations: {iterations}, replay at least one")
     script = _Script(trace, allocator)
-    for i in count(1):
+    for turn in count(1):
         before = script.at.copy()
         script.iterate()
-        settled = bool((script.at == before).all())
-        if i >= iterations and (settled or i >= iterations + PATIENCE):
+        repeats = bool((script.at == before).all())
+        if turn >= iterations and (repeats or turn >= iterations + PATIENCE):
             break
     moved = np.flatnonzero((trace.buffers.end > trace.n) & (script.at != before))
     if len(moved):
-        b = int(moved[0])
-        places = f"{before[b]} and {script.at[b]} in turn, after {i} iterations"
+        buffer = int(moved[0])
+        places = f"{before[buffer]} and {script.at[buffer]} in turn, after {turn} iterations"
         raise ValueError(
-            f"buffer {b}: wraps, but lies at {places}: no placement; best_fit and other offline planners make one"
+            f"buffer {buffer}: wraps, but lies at {places}: no placement; best_fit and other offline planners make one"
         )
     return Placement.at(trace, script.at, alignment=getattr(allocator, "alignment", 1))
 
@@ -178,15 +180,15 @@ def stepwise(trace: Trace) -> tuple[list[int], int]:
     >>> stepwise(Trace.from_lifetimes([8, 4, 2, 1], [0, 1, 3, 2], [4, 3, 5, 4], n=4))
     ([0, 2, -3, 1, 3, -2, 2, -4], 2)
     """
-    b, n = trace.buffers, trace.n
-    asked = np.flatnonzero(~b.host & (b.size > 0)).tolist()
-    start, end = b.start.tolist(), b.end.tolist()
-    head = [i for i in asked if end[i] - start[i] == n]
-    passing = [i for i in asked if end[i] - start[i] < n]
-    wraps = sorted((i for i in passing if end[i] > n), key=lambda i: start[i])
-    frees = [((end[i] - 1) % n + 1, 0, i) for i in passing]
-    mallocs = [(start[i], 1, i) for i in passing]
-    cycle = [i if made else ~i for _, made, i in sorted(frees + mallocs)]
+    buffers, steps = trace.buffers, trace.n
+    requested = np.flatnonzero(~buffers.host & (buffers.size > 0)).tolist()
+    start, end = buffers.start.tolist(), buffers.end.tolist()
+    head = [buffer for buffer in requested if end[buffer] - start[buffer] == steps]
+    passing = [buffer for buffer in requested if end[buffer] - start[buffer] < steps]
+    wraps = sorted((buffer for buffer in passing if end[buffer] > steps), key=lambda buffer: start[buffer])
+    frees = [((end[buffer] - 1) % steps + 1, 0, buffer) for buffer in passing]
+    mallocs = [(start[buffer], 1, buffer) for buffer in passing]
+    cycle = [buffer if made else ~buffer for _, made, buffer in sorted(frees + mallocs)]
     return head + wraps + cycle, len(head) + len(wraps)
 
 
@@ -194,46 +196,46 @@ class _Script:
     """The requests of a trace and where its buffers are: `at[b]` is the latest offset of buffer `b`."""
 
     def __init__(self, trace: Trace, allocator: Allocator) -> None:
-        b = trace.buffers
-        self._allocator, self._size = allocator, b.size.tolist()
-        self._n, self._start, self._end = trace.n, b.start.tolist(), ((b.end - 1) % trace.n + 1).tolist()
-        self.at = np.where(b.host, NOWHERE, 0)
+        buffers = trace.buffers
+        self._allocator, self._size = allocator, buffers.size.tolist()
+        self._n, self._start, self._end = trace.n, buffers.start.tolist(), ((buffers.end - 1) % trace.n + 1).tolist()
+        self.at = np.where(buffers.host, NOWHERE, 0)
         self._first, self._last, others = _streams(trace)
-        heard = [_barriers(trace)] * hasattr(allocator, "sync_and_coalesce") + [others] * hasattr(allocator, "use")
-        self._told = sorted(chain(*heard))
+        notices = [_barriers(trace)] * hasattr(allocator, "sync_and_coalesce") + [others] * hasattr(allocator, "use")
+        self._notices = sorted(chain(*notices))
         requests, head = stepwise(trace)
         self._cycle = requests[head:]
-        for i in requests[:head]:
-            self._request(i, "before the first iteration")
+        for buffer in requests[:head]:
+            self._request(buffer, "before the first iteration")
 
     def iterate(self) -> None:
         """Make the requests of one iteration."""
-        told = 0
-        for r in self._cycle:
-            told = self._tell(told, self._start[r] if r >= 0 else self._end[~r])
-            if r >= 0:
-                self._request(r, f"step {self._start[r]}")
+        noticed = 0
+        for request in self._cycle:
+            noticed = self._notify(noticed, self._start[request] if request >= 0 else self._end[~request])
+            if request >= 0:
+                self._request(request, f"step {self._start[request]}")
             else:
-                self._allocator.free(int(self.at[~r]), stream=self._last[~r])
-        self._tell(told, self._n)
+                self._allocator.free(int(self.at[~request]), stream=self._last[~request])
+        self._notify(noticed, self._n)
 
-    def _tell(self, done: int, step: int) -> int:
-        """Tell what streams did before this step, from entry `done` on; return how many are told."""
+    def _notify(self, done: int, step: int) -> int:
+        """Tell the allocator what streams did before this step, from notice `done` on; return how many are done."""
         allocator: Any = self._allocator
-        while done < len(self._told) and self._told[done][0] < step:
-            _, i, stream = self._told[done]
-            if i >= 0:
-                allocator.use(int(self.at[i]), stream=stream)
+        while done < len(self._notices) and self._notices[done][0] < step:
+            _, buffer, stream = self._notices[done]
+            if buffer >= 0:
+                allocator.use(int(self.at[buffer]), stream=stream)
             else:
                 allocator.sync_and_coalesce()
             done += 1
         return done
 
-    def _request(self, i: int, when: str) -> None:
+    def _request(self, buffer: int, when: str) -> None:
         try:
-            self.at[i] = self._allocator.allocate(self._size[i], stream=self._first[i])
+            self.at[buffer] = self._allocator.allocate(self._size[buffer], stream=self._first[buffer])
         except MemoryError as error:
-            raise MemoryError(f"buffer {i}, {when}: {error}") from error
+            raise MemoryError(f"buffer {buffer}, {when}: {error}") from error
 
 
 def _barriers(trace: Trace) -> list[tuple[int, int, int]]:
@@ -247,19 +249,19 @@ def _streams(trace: Trace) -> tuple[list[int], list[int], list[tuple[int, int, i
 
     The others are (step, buffer, stream): reads that no write follows, of buffers that are freed at some time.
     """
-    b, n = trace.buffers, trace.n
+    buffers, steps = trace.buffers, trace.n
     if not len(trace.ops):
-        return [0] * len(b), [0] * len(b), []
+        return [0] * len(buffers), [0] * len(buffers), []
     touched, stream = trace.accesses(), trace.ops.stream
     ptr, row = touched.op.ptr, touched.op.rows()
-    order = np.lexsort(((touched.op.idx - b.start[row]) % n, row))  # of each buffer from its start on
+    order = np.lexsort(((touched.op.idx - buffers.start[row]) % steps, row))  # of each buffer from its start on
     op, writes, place = touched.op.idx[order], touched.writes[order], np.arange(len(order))
-    any_, first = np.flatnonzero(np.diff(ptr)), stream[b.start]
+    any_, first = np.flatnonzero(np.diff(ptr)), stream[buffers.start]
     last = first.copy()
     first[any_], last[any_] = stream[op[ptr[any_]]], stream[op[ptr[any_ + 1] - 1]]
-    written = np.full(len(b), -1)
+    written = np.full(len(buffers), -1)
     np.maximum.at(written, row[writes], place[writes])
-    freed = ~b.host & (b.size > 0) & (b.end - b.start < n)
+    freed = ~buffers.host & (buffers.size > 0) & (buffers.end - buffers.start < steps)
     others = freed[row] & (place > written[row]) & (stream[op] != last[row])
-    told = zip(op[others].tolist(), row[others].tolist(), stream[op[others]].tolist())
-    return first.tolist(), last.tolist(), sorted(told)
+    reads = zip(op[others].tolist(), row[others].tolist(), stream[op[others]].tolist())
+    return first.tolist(), last.tolist(), sorted(reads)

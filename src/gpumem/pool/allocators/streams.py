@@ -10,7 +10,7 @@ from gpumem.pool.allocators.native import Native, full
 
 
 class MultiStream(Regions):
-    """Waterwave's asynchronous multi-stream allocator: chunks are free once the work on them is handed over.
+    """Waterwave's asynchronous multi-stream allocator: chunks are free once the work on them is enqueued.
 
     ::
 
@@ -19,7 +19,7 @@ class MultiStream(Regions):
         used on both      --> nobody's ---------------------'
 
         allocate(size, stream=1):  1. unsynchronised of stream 1   2. synchronised   3. sync_and_coalesce(), 1 and 2
-                                   4. another region, where the device has room      5. MemoryError
+                                   4. another region, where the device has any       5. MemoryError
 
     Parameters
     ----------
@@ -33,11 +33,11 @@ class MultiStream(Regions):
 
     Notes
     -----
-    `synchronize` puts all streams in order: what a stream is given afterwards comes after what all of them were given
-    before. Waits for events do that, from each stream to each other one, so the host need not wait.
+    `synchronize` puts all streams in order: what is enqueued on a stream afterwards comes after what was enqueued on
+    all of them before. Waits for events do that, from each stream to each other one, so the host need not wait.
 
     A chunk that is freed is unsynchronised of the stream whose work on it nothing has yet put before that of others:
-    the one named by `free`. Whoever was told of by `use` since the last sync may still be at work too. If that leaves
+    the one named by `free`. A stream that `use` named since the last sync may still be at work too. If that leaves
     one stream, the chunk is that stream's; if several, it is nobody's before the next sync. The paper puts it back to
     the stream that *allocated* it. With jobs whose groups change streams that is an error: made on stream 0, read last
     on stream 1, the chunk would serve stream 0 while stream 1 still reads.
@@ -76,26 +76,26 @@ class MultiStream(Regions):
         self.syncs = 0
         self._unsynced: dict[int, FreeRanges] = {}  # by the one stream that may still be using them
         self._nobodys = self._none()  # several streams may
-        self._users: dict[int, set[int]] = {}  # of a live chunk: streams told of by `use` since the last sync
+        self._users: dict[int, set[int]] = {}  # of a live chunk: streams that `use` named since the last sync
 
     def allocate(self, size: int, *, stream: int = 0) -> int:
         """Return the offset of `size` bytes for work on `stream`, the first that uses them."""
         asked = checked(size, "size")
         needed = rounded(asked, MIN_ALLOCATION)
-        found = self._find(needed, stream)
-        if found is None and self._waiting():
+        chunk = self._find(needed, stream)
+        if chunk is None and self._waiting():
             self.sync_and_coalesce()
-            found = self._find(needed, stream)
-        if found is None and self._grow(needed):
-            found = self._find(needed, stream)
-        if found is None:
+            chunk = self._find(needed, stream)
+        if chunk is None and self._grow(needed):
+            chunk = self._find(needed, stream)
+        if chunk is None:
             raise full(asked, self.device)
-        free, start = found
+        free, start = chunk
         free.take(start, needed)
         return self._live.add(start, Granted(needed, asked, None))
 
     def use(self, offset: int, *, stream: int = 0) -> None:
-        """Take note that `stream` was given work on a live chunk that nothing puts before the last work on it."""
+        """Note that `stream` was given work on a live chunk that nothing puts before the last work on it."""
         self._live[offset]
         self._users.setdefault(operator.index(offset), set()).add(stream)
 
@@ -108,7 +108,7 @@ class MultiStream(Regions):
     def sync_and_coalesce(self) -> None:
         """Put all streams in order and merge all free chunks; call it where jobs change turns.
 
-        Does nothing where nothing was freed or told of by `use` since it was done last.
+        Does nothing where nothing was freed or named by `use` since it was done last.
         """
         if self._waiting() or self._users:
             self.synchronize()

@@ -12,17 +12,27 @@ offset up. So a step puts one of the buffers whose *least* offset (the top of wh
             +---+---+-------+------> time, in sections: nothing begins or ends inside one
 
 Each frame of the search has a part of the buffers to place, none below its *floor*, the offset of the frame before. Of
-those that can go lowest it puts one, by the order of the part. If that leads nowhere the buffer is *refused* there, and
-another is put. What shares no section with the rest is searched apart, from the bottom, in an order of its own.
-`_packing` has the rules that cut off what cannot fit, `_parts` the frames, `_moves` what a step does.
+those that can go lowest it places one, by the order of the part. If that leads nowhere the buffer is *refused* there,
+and another is placed. What shares no section with the rest is searched apart, from the bottom, in an order of its own.
+`_packing` has the pruning rules and why they lose nothing, `_parts` the frames, `_moves` the changes and their undo.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gpumem.base.jit import inlined, jit
-from gpumem.pool.search._moves import count_placed, lay, lift, note, put, refuse, remove, room, take_back
+from gpumem.base.jit import inlined, inner, jit
+from gpumem.pool.search._moves import (
+    count_placed,
+    move_to_end,
+    note,
+    place,
+    push_up,
+    refuse,
+    reserve,
+    undo,
+    unplace,
+)
 from gpumem.pool.search._packing import (
     ALL,
     BENEATH,
@@ -35,14 +45,15 @@ from gpumem.pool.search._packing import (
     UNIT,
     PackingInstance,
     PackingState,
+    Window,
     bind,
     clear,
     count_options,
-    fewest,
-    flush,
+    fewest_options,
     holds,
+    spend,
 )
-from gpumem.pool.search._parts import FRAME, WAIT, Frames, Waits, rank, split
+from gpumem.pool.search._parts import FRAME, WAIT, Frames, Options, Waits, rank, split
 from gpumem.trace import F64, I64
 
 SOLVED, IMPOSSIBLE, GAVE_UP = 1, 0, -1
@@ -50,190 +61,242 @@ IN_ORDER, FEWEST, LEVEL = range(3)  # which of those that can go lowest: see `_c
 
 
 @inlined
-def _lowest(p: PackingInstance, s: PackingState, part: I64, floor: int, rules: int) -> int:
-    """Return the buffer that can go lowest, the first by order; -1 where there is none, or another fits below it."""
-    beneath, best = FAR, -1
-    for j in part:
-        at = s.least[j]
-        beneath = min(beneath, at + p.size[j])
-        if at < floor or at < s.need[j]:
+def _lowest(instance: PackingInstance, state: PackingState, part: I64, floor: int, rules: int) -> int:
+    """Return the buffer that can go lowest, the first by order; -1 where none can, or another fits below it."""
+    beneath, best, lowest = FAR, -1, FAR
+    for buffer in part:
+        offset = state.min_offset[buffer]
+        beneath = min(beneath, offset + instance.size[buffer])
+        if offset < floor or offset < state.refused_below[buffer]:
             continue
-        if best < 0 or at < s.least[best] or (at == s.least[best] and s.rank[j] < s.rank[best]):
-            best = j
-    return -1 if best >= 0 and rules & BENEATH and s.least[best] >= beneath else best
+        if best < 0 or offset < lowest or (offset == lowest and state.rank[buffer] < state.rank[best]):
+            best, lowest = buffer, offset
+    return -1 if rules & BENEATH and best >= 0 and lowest >= beneath else best
 
 
 @inlined
-def _choose(p: PackingInstance, s: PackingState, f: Frames, at: int, i: int, top: int, rules: int, how: int) -> int:
-    """Return the buffer to put instead of `i`, at the same offset: where fewest can be the lowest in some section.
+def _choose(  # noqa: PLR0917  compiled: no keyword-only parameters
+    instance: PackingInstance, state: PackingState, frames: Frames, options: Options, at: int, first: int
+) -> int:
+    """Return the buffer to place instead of the `first` by order, at the same offset.
 
-    What stands in one section's way is found out there, before anything is built elsewhere. Ties go to what would end
-    level with something else, if that is asked for, and then by order.
+    It is the one that has the fewest options in some section: what stands in that section's way is found out there,
+    before anything is built elsewhere. Ties go to what would end level with something else, for `LEVEL`, and then by
+    order.
     """
-    part, offset = s.items[f[at].low : f[at].high], s.least[i]
-    if bind(p, s, part, f[at].floor, rules, (0, 0))[1] > 0:
-        s.slack[:] = -1
-    count_options(p, s, part, top)
-    best, options, rank = i, FAR, FAR
-    for j in part:
-        if s.least[j] != offset or offset < s.need[j]:
+    frame = frames[at]
+    part, offset = state.items[frame.low : frame.high], state.min_offset[first]
+    _, rise = bind(instance, state, part, floor=frame.floor, rules=options.rules, window=Window(0, 0))
+    if rise > 0:
+        state.slack[:] = -1
+    count_options(instance, state, part, options.ceiling)
+    best, fewest, best_rank = first, FAR, FAR
+    for buffer in part:
+        if state.min_offset[buffer] != offset or offset < state.refused_below[buffer]:
             continue
-        found = fewest(p, s, j)
-        if found > options:
+        count = fewest_options(instance, state, buffer)
+        if count > fewest:
             continue
-        place = s.rank[j]
-        if how == LEVEL:
-            place -= flush(p, s, j, f[at].first, f[at].last, top) * len(p.size)
-        if found < options or place < rank:
-            best, options, rank = j, found, place
+        own_rank = state.rank[buffer]
+        if options.choice == LEVEL:  # levelness first, order among equals: no rank is as much as the number of buffers
+            own_rank -= _levelness(
+                instance, state, buffer, first=frame.first, last=frame.last, ceiling=options.ceiling
+            ) * len(instance.size)
+        if count < fewest or own_rank < best_rank:
+            best, fewest, best_rank = buffer, count, own_rank
     return best
 
 
+@inner
+def _levelness(  # noqa: PLR0917  compiled: no keyword-only parameters
+    instance: PackingInstance, state: PackingState, buffer: int, first: int, last: int, ceiling: int
+) -> int:
+    """Rate how level a buffer would end with what lies beside it: 2 for each side, 1 with the ceiling at an end.
+
+    `[first, last)` are the sections of its part. So holes are filled, and what lies flat grows.
+    """
+    sections, top = instance.sections, state.min_offset[buffer] + instance.size[buffer]
+    before, after = (instance.first[buffer] + sections - 1) % sections, instance.last[buffer] % sections
+    level = 0
+    if instance.first[buffer] == first % sections or state.unplaced[before] == 0:
+        level += top == ceiling
+    elif state.skyline[before] == top:
+        level += 2
+    if after == last % sections or state.unplaced[after] == 0:
+        level += top == ceiling
+    elif state.skyline[after] == top:
+        level += 2
+    return level
+
+
 @inlined
-def _next(
-    p: PackingInstance, s: PackingState, f: Frames, at: int, trail: I64, mark: int, top: int, rules: int, how: int
+def _backtrack(  # noqa: PLR0917  compiled: no keyword-only parameters
+    instance: PackingInstance, state: PackingState, frames: Frames, options: Options, at: int, trail: I64, length: int
 ) -> tuple[int, int, I64, int]:
-    """Go back until a frame has another buffer to put; return frame, buffer, the trail and its length."""
+    """Go back to the last frame that has another buffer to place, undoing all after it.
+
+    Return the frame, or -1 where none has; the buffer; the trail and its length.
+    """
+    rules = options.rules
     while at >= 0:
-        part, i = s.items[f[at].low : f[at].high], f[at].placed
-        trail = room(trail, mark, 2 * len(part))
-        if i >= 0:
-            mark = take_back(s, trail, mark, f[at].mark)
-            lift(p, s, f, at)
-            s.slack[:] = -1  # more is to be placed than when it was found out
-            s.spent[0] += LOOK * len(part)
-            mark, window = refuse(p, s, part, i, trail, mark, rules)
-            f[at].mark = mark
-            if rules & REFUSED and not f[at].over:
-                window, rise = bind(p, s, part, f[at].floor, rules, window)
-                f[at].over = not holds(p, s, part, top, window, rise)
-        if not f[at].over:
-            i = _lowest(p, s, part, f[at].floor, rules)
-            if i >= 0 and how != IN_ORDER:
-                i = _choose(p, s, f, at, i, top, rules, how)
-            if i >= 0:
-                return at, i, trail, mark
-        mark = take_back(s, trail, mark, f[at].begin)
-        back, at = f[at].back, at - 1
-        while at > back:  # parts beside the one that failed
-            lift(p, s, f, at)
+        frame = frames[at]
+        part, buffer = state.items[frame.low : frame.high], frame.buffer
+        trail = reserve(trail, length, 2 * len(part))
+        if buffer >= 0:
+            length = undo(state, trail, length, frame.trail_mark)
+            unplace(instance, state, frames, at)
+            state.slack[:] = -1  # more is to be placed than when it was found out
+            spend(state, LOOK * len(part))
+            length, window = refuse(instance, state, part, buffer, trail=trail, length=length, rules=rules)
+            frame.trail_mark = length
+            if rules & REFUSED and not frame.is_over:
+                window, rise = bind(instance, state, part, floor=frame.floor, rules=rules, window=window)
+                frame.is_over = not holds(instance, state, part, ceiling=options.ceiling, window=window, rise=rise)
+        if not frame.is_over:
+            buffer = _lowest(instance, state, part, floor=frame.floor, rules=rules)
+            if buffer >= 0 and options.choice != IN_ORDER:
+                buffer = _choose(instance, state, frames, options, at=at, first=buffer)
+            if buffer >= 0:
+                return at, buffer, trail, length
+        length = undo(state, trail, length, frame.trail_begin)
+        parent, at = frame.parent, at - 1
+        while at > parent:  # parts beside the one that failed: no other placement of theirs mends it
+            unplace(instance, state, frames, at)
             at -= 1
-    return at, -1, trail, mark
+    return at, -1, trail, length
 
 
 @inlined
-def _go_on(
-    p: PackingInstance,
-    s: PackingState,
-    f: Frames,
-    at: int,
-    w: Waits,
-    trail: I64,
-    mark: int,
-    order: int,
+def _begin_frame(  # noqa: PLR0913, PLR0917  compiled: no keyword-only parameters
+    instance: PackingInstance,
+    state: PackingState,
+    frames: Frames,
+    waits: Waits,
     weight: F64,
+    order: int,
+    at: int,
+    trail: I64,
+    length: int,
     cut: bool,
 ) -> tuple[int, I64, int]:
     """Begin the next frame: of what is left of the part, of the first of the parts it falls into, or of one that waits.
 
-    Returns -1 where nothing is left; the trail and its length.
+    Return it, or -1 where nothing is left; the trail and its length. `cut`: whether what is left may fall into parts.
     """
-    low, high, new = f[at].low, f[at].high - (at >= 0), at + 1
+    frame, new = frames[at], frames[at + 1]
+    low, high = frame.low, frame.high - (at >= 0)  # what it placed is the last of its part
     if low < high and not cut:
-        f[new].low, f[new].high, f[new].first, f[new].last = low, high, f[at].first, f[at].last
-        f[new].back, f[new].waits, f[new].kept = at, f[at].waits, f[at].kept
-        f[new].floor, f[new].begin = s.least[f[at].placed], mark
+        new.low, new.high, new.first, new.last = low, high, frame.first, frame.last
+        new.parent, new.waiting, new.waits_used = at, frame.waiting, frame.waits_used
+        new.floor, new.trail_begin = state.min_offset[frame.buffer], length
     else:
-        head = split(p, s, w, f, at, low, high) - 1 if low < high else f[at].waits
+        head = split(instance, state, frames, waits, at=at, low=low, high=high) - 1 if low < high else frame.waiting
         if head < 0:
-            return -1, trail, mark
-        f[new].low, f[new].high, f[new].first, f[new].last = w[head].low, w[head].high, w[head].first, w[head].last
-        f[new].back, f[new].waits, f[new].kept = w[head].back, w[head].next, head + 1
-        f[new].floor, f[new].begin = 0, mark
-        part = s.items[f[new].low : f[new].high]
-        trail = room(trail, mark, len(part))
-        for j in part:
-            mark = note(s, trail, mark, j)
-            s.need[j] = 0
-        rank(p, s, part, order, weight)
-    f[new].mark, f[new].placed, f[new].over = mark, -1, 0
-    return new, trail, mark
+            return -1, trail, length
+        wait = waits[head]
+        new.low, new.high, new.first, new.last = wait.low, wait.high, wait.first, wait.last
+        new.parent, new.waiting, new.waits_used = wait.parent, wait.following, head + 1
+        new.floor, new.trail_begin = 0, length
+        part = state.items[new.low : new.high]
+        trail = reserve(trail, length, len(part))
+        for buffer in part:  # a refusal holds where the rest lies no lower, and a part begins from the bottom
+            length = note(state, trail, length, buffer)
+            state.refused_below[buffer] = 0
+        rank(instance, state, part, weight=weight, order=order)
+    new.trail_mark, new.buffer, new.is_over = length, -1, 0
+    return at + 1, trail, length
+
+
+@inlined
+def _begin(instance: PackingInstance, state: PackingState, frames: Frames, options: Options) -> bool:
+    """Set up least offsets, counts and the first part; return whether all can still fit."""
+    for buffer in range(len(instance.size)):
+        state.min_offset[buffer] = clear(instance, buffer, 0)
+        if state.min_offset[buffer] + instance.size[buffer] > instance.ceiling[buffer]:
+            return False
+        count_placed(instance, state, buffer, 1)
+    # Before all frames, at -1, is one more, the last row: it placed nothing, and all is left.
+    frames[-1].high, frames[-1].last, frames[-1].waiting = len(instance.size), instance.sections, -1
+    state.slack[:] = -1
+    if options.rules & PILE:
+        window, rise = bind(instance, state, state.items, floor=0, rules=options.rules, window=Window(0, 0))
+        window = Window(0, instance.sections)
+        return holds(instance, state, state.items, ceiling=options.ceiling, window=window, rise=rise)
+    return True
 
 
 @jit
-def _search(
-    p: PackingInstance,
-    s: PackingState,
-    f: Frames,
-    w: Waits,
-    order: int,
-    how: int,
-    rules: int,
+def _search(  # noqa: PLR0913, PLR0917  compiled: no keyword-only parameters
+    instance: PackingInstance,
+    state: PackingState,
+    frames: Frames,
+    waits: Waits,
     weight: F64,
+    options: Options,
     nodes: int,
     work: int,
     offset: I64,
 ) -> int:
-    """Search; see `pack`. Returns how it ended."""
-    count, n, trail, mark, top = len(p.size), p.sections, np.empty((4, 0), np.int64), 0, 0
-    for j in range(count):
-        s.least[j] = clear(p, j, 0)
-        if s.least[j] + p.size[j] > p.ceiling[j]:
-            return IMPOSSIBLE
-        count_placed(p, s, j, 1)
-        top = max(top, p.ceiling[j])
-    # before all frames, at -1, is one more, the last row: it put nothing, and all is left
-    f[-1].high, f[-1].last, f[-1].waits, cut = count, n, -1, True
-    s.slack[:] = -1
-    if rules & PILE and not holds(p, s, s.items, top, (0, n), bind(p, s, s.items, 0, rules, (0, 0))[1]):
+    """Search; see `pack`. Return how it ended."""
+    rules = options.rules
+    if not _begin(instance, state, frames, options):
         return IMPOSSIBLE
-    at = -1
+    at, trail, length, cut = -1, np.empty((4, 0), np.int64), 0, True
     while True:
-        at, trail, mark = _go_on(p, s, f, at, w, trail, mark, order, weight, cut)
+        at, trail, length = _begin_frame(
+            instance,
+            state,
+            frames,
+            waits,
+            weight=weight,
+            order=options.order,
+            at=at,
+            trail=trail,
+            length=length,
+            cut=cut,
+        )
         if at < 0:
             return SOLVED
-        good = False
-        while not good:
-            at, i, trail, mark = _next(p, s, f, at, trail, mark, top, rules, how)
+        fits = False
+        while not fits:
+            at, buffer, trail, length = _backtrack(instance, state, frames, options, at=at, trail=trail, length=length)
             if at < 0:
                 return IMPOSSIBLE
-            part = s.items[f[at].low : f[at].high]
+            frame = frames[at]
+            part = state.items[frame.low : frame.high]
             nodes -= 1
-            s.spent[0] += LOOK * len(part)
-            if nodes < 0 or s.spent[0] > work:
+            spent = spend(state, LOOK * len(part))
+            if nodes < 0 or spent > work:
                 return GAVE_UP
-            f[at].placed, offset[i] = i, s.least[i]
-            remove(part, i)
+            frame.buffer, offset[buffer] = buffer, state.min_offset[buffer]
+            move_to_end(part, buffer)
             part = part[: len(part) - 1]
-            cut = lay(p, s, f, at) and rules & PARTS != 0
-            mark, good, window = put(p, s, part, i, trail, mark)
-            f[at].over = good and rules & FREE and window[0] > window[1]
-            if good and rules & PILE:
-                window, rise = bind(p, s, part, offset[i], rules, window)
-                good = holds(p, s, part, top, window, rise)
+            cut = place(instance, state, frames, at) and rules & PARTS != 0
+            length, fits, window = push_up(instance, state, part, buffer, trail=trail, length=length)
+            frame.is_over = fits and rules & FREE and window.low > window.high
+            if fits and rules & PILE:
+                window, rise = bind(instance, state, part, floor=offset[buffer], rules=rules, window=window)
+                fits = holds(instance, state, part, ceiling=options.ceiling, window=window, rise=rise)
 
 
 def pack(
-    p: PackingInstance,
-    order: int,
-    how: int,
-    weight: F64,
-    *,
-    nodes: int,
-    work: int,
-    rules: int = ALL,
+    instance: PackingInstance, order: int, choice: int, weight: F64, *, nodes: int, work: int, rules: int = ALL
 ) -> tuple[int, int, I64]:
     """Look for offsets below the ceilings; return `SOLVED`, `IMPOSSIBLE` or `GAVE_UP`, the work done, the offsets.
 
-    Gives up after `nodes` buffers were put, or when about `work` buffers and sections were looked at. `weight`: of each
-    buffer in the order. Deterministic. Exact by each set of `rules`: `IMPOSSIBLE` means that there is no placement.
+    Gives up after `nodes` buffers were placed, or when about `work` buffers and sections were looked at. `weight`: of
+    each buffer in the order. Deterministic. Exact by each set of `rules`: `IMPOSSIBLE` means that
+    there is no placement.
     """
-    count, n = len(p.size), p.sections
-    b, t = np.zeros((4, count), np.int64), np.zeros((9, n + 1), np.int64)
-    under = np.zeros(int((p.last - p.first).sum()), np.int64)
-    rows = (*b, np.arange(count), *t[:5, :n], under, np.zeros(1, np.int64), *t[5:])
-    s = PackingState(*rows)
-    f, w = np.rec.array(np.zeros(count + 1, FRAME)), np.rec.array(np.zeros(count + 1, WAIT))
-    offset = np.zeros(count, np.int64)
-    status = _search(p, s, f, w, order, how, rules, weight, nodes, UNIT * min(work, FAR // UNIT), offset)
-    return status, int(s.spent[0]) // UNIT, offset
+    count, sections = len(instance.size), instance.sections
+    by_buffer, by_section = np.zeros((4, count), np.int64), np.zeros((9, sections + 1), np.int64)
+    covered, spent = np.zeros(int((instance.last - instance.first).sum()), np.int64), np.zeros(1, np.int64)
+    rows = (*by_buffer, np.arange(count), *by_section[:5, :sections], covered, spent, *by_section[5:])
+    state = PackingState(*rows)
+    frames, waits = np.rec.array(np.zeros(count + 1, FRAME)), np.rec.array(np.zeros(count + 1, WAIT))
+    options = Options(int(instance.ceiling.max(initial=0)), order, choice, rules)
+    offset, most = np.zeros(count, np.int64), UNIT * min(work, FAR // UNIT)
+    status = _search(
+        instance, state, frames, waits, weight=weight, options=options, nodes=nodes, work=most, offset=offset
+    )
+    return status, int(state.spent[0]) // UNIT, offset

@@ -14,13 +14,15 @@ from gpumem.pool.smartpool.offline import MAX_ALIGNMENT, fit
 from gpumem.trace import I64, Trace, first
 from gpumem.trace.placement import Placement
 
-RATE = 100_000_000  # the work that is done in a second, if not more
-REST = 40  # work for each buffer that is placed around others
+# Work is counted in buffers and sections looked at, so that a seed gives one placement on any machine. Not tuned: these
+# decide on nothing but when a search ends.
+RATE = 100_000_000  # units of work that are done in a second, if not more: what is left of the seconds, as work
+REST = 40  # units of work for each buffer that best fit and first fit place around others
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementProblem:
-    """What is to be placed, and what no placement goes below.
+    """What is to be placed, and the lower bound of its height.
 
     Buffers alive all the time share their bytes with nobody, so they go to the bottom, or to the top where the padding
     of one of them may stick out there; where something is fixed they are placed like the others.
@@ -34,31 +36,42 @@ class PlacementProblem:
     eternal: I64  # ids, the one with the most padding last
     fixed: I64  # ids, by offset
     at: I64  # offsets in bytes: right for what is fixed, for host buffers and for zero bytes
-    floor: int  # bytes up to which something fixed reaches
-    lowest: int  # bytes that no placement goes below
+    fixed_top: int  # bytes up to which something fixed reaches
+    lower_bound: int  # bytes: no placement is lower
 
     @classmethod
     def of(cls, trace: Trace, alignment: int, fixed: Mapping[int, int] | None = None) -> PlacementProblem:
         """Take a trace apart; raise ValueError for what is fixed where it cannot be."""
         if not 1 <= alignment <= MAX_ALIGNMENT:
             raise ValueError(f"alignment: {alignment} is not in [1, 2**40]")
-        b = trace.buffers
-        solid = ~b.host & (b.size > 0)
-        at = np.where(b.host, -1, 0)
-        held = _fixed(trace, alignment, fixed or {})
-        pinned = held[b.size[held] > 0]
-        at[held] = [(fixed or {})[j] for j in held.tolist()]
-        units = -(-b.size // alignment)
-        padding = units * alignment - b.size
-        forever = solid & (b.end - b.start == trace.n) & (len(pinned) == 0)
+        buffers = trace.buffers
+        solid = ~buffers.host & (buffers.size > 0)
+        at = np.where(buffers.host, -1, 0)
+        fixed_ids = _fixed(trace, alignment, fixed or {})
+        pinned = fixed_ids[buffers.size[fixed_ids] > 0]
+        at[fixed_ids] = [(fixed or {})[buffer] for buffer in fixed_ids.tolist()]
+        units = -(-buffers.size // alignment)
+        padding = units * alignment - buffers.size
+        forever = solid & (buffers.end - buffers.start == trace.n) & (len(pinned) == 0)
         solid[pinned] = False
         free = np.flatnonzero(solid & ~forever)
-        free = free[np.lexsort((free, b.start[free], -b.size[free]))]
+        free = free[np.lexsort((free, buffers.start[free], -buffers.size[free]))]
         eternal = np.flatnonzero(forever)
         eternal = eternal[np.argsort(padding[eternal], kind="stable")]
-        floor = int((at + b.size)[held].max(initial=0))
-        problem = cls(trace, alignment, units, padding, free, eternal, pinned, at, floor, 0)
-        return replace(problem, lowest=problem._lowest())
+        fixed_top = int((at + buffers.size)[fixed_ids].max(initial=0))
+        problem = cls(
+            trace,
+            alignment,
+            units=units,
+            padding=padding,
+            free=free,
+            eternal=eternal,
+            fixed=pinned,
+            at=at,
+            fixed_top=fixed_top,
+            lower_bound=0,
+        )
+        return replace(problem, lower_bound=problem._lower_bound())
 
     @property
     def base(self) -> int:
@@ -70,20 +83,23 @@ class PlacementProblem:
         """Bytes of padding that stick out where what is alive all the time goes to the top."""
         return int(self.padding[self.eternal[-1:]].sum())
 
-    def _lowest(self) -> int:
-        """Return the peak load, with the padding of all but the topmost, and not below what is fixed."""
-        b, a, ids = self.trace.buffers, self.alignment, np.concatenate([self.free, self.fixed])
-        grain = int(np.gcd.reduce(np.append(b.size[ids], a)))  # every top is a multiple of it
-        load = self.peak_units(ids) * a - int(self.padding[ids].max(initial=0))
-        load = max(load, _peak(self.trace, b.size, ids), self.floor)
-        return max(self.height(-(-load // grain) * grain), self.trace.peak_load, self.floor)
+    def _lower_bound(self) -> int:
+        """Return the peak live bytes, with the padding of all but the topmost, and not below what is fixed.
+
+        The padding of the topmost buffer may stick out, and each top is a multiple of what all sizes and the alignment
+        have in common, so rounding up to that loses nothing."""
+        buffers, unit, ids = self.trace.buffers, self.alignment, np.concatenate([self.free, self.fixed])
+        grain = int(np.gcd.reduce(np.append(buffers.size[ids], unit)))  # every top is a multiple of it
+        load = self.peak_units(ids) * unit - int(self.padding[ids].max(initial=0))
+        load = max(load, _peak(self.trace, buffers.size, ids), self.fixed_top)
+        return max(self.height(-(-load // grain) * grain), self.trace.peak_load, self.fixed_top)
 
     def load(self, ids: I64) -> int:
-        """Return the peak load of some buffers and of what is fixed, in bytes, padded."""
+        """Return the peak live bytes of some buffers and of what is fixed, padded."""
         return self.peak_units(np.concatenate([ids, self.fixed])) * self.alignment
 
     def peak_units(self, ids: I64) -> int:
-        """Return the peak load of some buffers, in units of the alignment."""
+        """Return the peak live bytes of some buffers, in units of the alignment."""
         return _peak(self.trace, self.units, ids)
 
     def height(self, top: int) -> int:
@@ -99,16 +115,25 @@ class PlacementProblem:
 
     def instance(self, ids: I64, height: int) -> PackingInstance:
         """Return the search's instance for some of the free buffers, below a height of the pool."""
-        b, a = self.trace.buffers, self.alignment
+        buffers, unit = self.trace.buffers, self.alignment
         most = height - self.base
-        most = max(most, (most + self.spare) // a * a)
+        most = max(most, (most + self.spare) // unit * unit)
         every = np.concatenate([ids, self.fixed])
         first, last, sections = self.sections(every)
-        ceiling = (most - b.size[ids]) // a + self.units[ids]
+        ceiling = (most - buffers.size[ids]) // unit + self.units[ids]
         columns = (self.units[ids], first[: len(ids)], last[: len(ids)], ceiling)
-        held = self.fixed[::-1]
-        solid = (self.units[held], first[len(ids) :][::-1], last[len(ids) :][::-1], self.at[held] // a)
-        return PackingInstance(*columns, _twins(*columns), np.stack(solid), sections)
+        obstacles = self.fixed[::-1]
+        rows = (self.units[obstacles], first[len(ids) :][::-1], last[len(ids) :][::-1], self.at[obstacles] // unit)
+        size, begin, end, offset = np.stack(rows)  # contiguous, as the compiled loops take them
+        return PackingInstance(
+            *columns,
+            _interchangeable(*columns),
+            obstacle_size=size,
+            obstacle_first=begin,
+            obstacle_last=end,
+            obstacle_offset=offset,
+            sections=sections,
+        )
 
     def boxes(self) -> Boxes:
         """Return the boxes, in units, that the free buffers make up."""
@@ -116,38 +141,38 @@ class PlacementProblem:
 
     def around(self, ids: I64, offset: I64) -> Placement:
         """Place the rest around some free buffers, in units, by best fit or first fit, by size or by lifetime."""
-        b, orders = self.trace.buffers, [self.free]
+        buffers, orders = self.trace.buffers, [self.free]
         if len(ids) < len(self.free):
-            orders.append(self.free[np.argsort((b.start - b.end)[self.free], kind="stable")])
+            orders.append(self.free[np.argsort((buffers.start - buffers.end)[self.free], kind="stable")])
         return min(
             (
                 self.complete(ids, offset, smallest=smallest, order=order)
                 for order in orders
                 for smallest in (True, False)
             ),
-            key=lambda p: p.height,
+            key=lambda placement: placement.height,
         )
 
     def complete(self, ids: I64, offset: I64, *, smallest: bool, order: I64 | None = None) -> Placement:
         """Place the rest around some free buffers, in units, by best fit or first fit, and put the eternal ones."""
-        b, a, at = self.trace.buffers, self.alignment, self.at.copy()
-        at[ids] = offset * a
+        buffers, unit, at = self.trace.buffers, self.alignment, self.at.copy()
+        at[ids] = offset * unit
         placed = np.concatenate([ids, self.fixed])
         placed = placed[np.argsort(at[placed], kind="stable")]
         rest = order if order is not None else self.free
         if len(ids):
             rest = rest[~np.isin(rest, ids)]
         every = np.concatenate([placed, rest])
-        fit(self.trace, every, len(placed), a, smallest, at)
-        top = int((at + b.size)[every].max(initial=0))
-        size, height = self.units[self.eternal] * a, self.height(top)
+        fit(self.trace, every, first=len(placed), alignment=unit, smallest=smallest, offset=at)
+        top = int((at + buffers.size)[every].max(initial=0))
+        size, height = self.units[self.eternal] * unit, self.height(top)
         below = np.cumsum(size) - size
         if height == self.base + top:
             at[self.eternal] = below
             at[every] += self.base
         else:
-            at[self.eternal] = -(-top // a) * a + below
-        return Placement(at, max(height, self.floor), a, self.lowest)
+            at[self.eternal] = -(-top // unit) * unit + below
+        return Placement(at, max(height, self.fixed_top), unit, self.lower_bound)
 
 
 @dataclass(slots=True)
@@ -164,15 +189,15 @@ class Walk:
         return self.best.height > self.target and self.work < effort and not work.over()
 
     def keep(self, placed: Placement) -> None:
-        """Take note of a placement."""
-        self.best = min(self.best, placed, key=lambda p: p.height)
+        """Keep a placement, if it is the lowest so far."""
+        self.best = min(self.best, placed, key=lambda placement: placement.height)
 
     def tell(self, what: str) -> None:
-        """Say how low it has come."""
-        work.tell(f"{what}, {self.best.height / max(self.problem.lowest, 1):.4f} of the lower bound")
+        """Report how low it has come."""
+        work.tell(f"{what}, {self.best.height / max(self.problem.lower_bound, 1):.4f} of the lower bound")
 
 
-def _twins(*columns: I64) -> I64:
+def _interchangeable(*columns: I64) -> I64:
     """Return for each row the first one that is equal to it."""
     _, index, inverse = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
     return np.asarray(index[inverse.reshape(-1)], np.int64)
@@ -180,25 +205,32 @@ def _twins(*columns: I64) -> I64:
 
 def _fixed(trace: Trace, alignment: int, fixed: Mapping[int, int]) -> I64:
     """Return the ids of fixed buffers by offset; raise ValueError where one cannot lie there."""
-    b = trace.buffers
-    for j, offset in fixed.items():
-        if not 0 <= j < len(b):
-            raise ValueError(f"fixed: there is no buffer {j}")
-        if b.host[j]:
-            raise ValueError(f"fixed: buffer {j} is on the host")
+    buffers = trace.buffers
+    for buffer, offset in fixed.items():
+        if not 0 <= buffer < len(buffers):
+            raise ValueError(f"fixed: there is no buffer {buffer}")
+        if buffers.host[buffer]:
+            raise ValueError(f"fixed: buffer {buffer} is on the host")
         if not 0 <= offset < FAR or offset % alignment:
-            raise ValueError(f"fixed: offset {offset} of buffer {j} is not a multiple of {alignment} from 0 on")
-    ids = np.array(sorted(fixed, key=lambda j: (fixed[j], j)), np.int64)
-    low, n, length = np.array([fixed[j] for j in ids.tolist()], np.int64), trace.n, b.end - b.start
-    behind = np.searchsorted(low, low + b.size[ids])
-    for k, i in enumerate(ids.tolist()):
-        over = ids[k + 1 : behind[k]]  # what begins within its bytes: no pair beyond meets
-        later, earlier = (b.start[over] - b.start[i]) % n < length[i], (b.start[i] - b.start[over]) % n < length[over]
-        if (j := first((later | earlier) & (b.size[over] > 0))) >= 0:
-            raise ValueError(f"fixed: buffers {i} and {over[j]} overlap at byte {fixed[int(over[j])]}")
+            raise ValueError(f"fixed: offset {offset} of buffer {buffer} is not a multiple of {alignment} from 0 on")
+    ids = np.array(sorted(fixed, key=lambda buffer: (fixed[buffer], buffer)), np.int64)
+    low, steps, length = (
+        np.array([fixed[buffer] for buffer in ids.tolist()], np.int64),
+        trace.n,
+        buffers.end - buffers.start,
+    )
+    behind = np.searchsorted(low, low + buffers.size[ids])
+    for place, below in enumerate(ids.tolist()):
+        over = ids[place + 1 : behind[place]]  # what begins within its bytes: no pair beyond meets
+        later, earlier = (
+            (buffers.start[over] - buffers.start[below]) % steps < length[below],
+            (buffers.start[below] - buffers.start[over]) % steps < length[over],
+        )
+        if (buffer := first((later | earlier) & (buffers.size[over] > 0))) >= 0:
+            raise ValueError(f"fixed: buffers {below} and {over[buffer]} overlap at byte {fixed[int(over[buffer])]}")
     return ids
 
 
 def _peak(trace: Trace, size: I64, ids: I64) -> int:
-    b = trace.buffers
-    return Trace.from_lifetimes(size[ids], b.start[ids], b.end[ids], n=trace.n).peak_load if len(ids) else 0
+    buffers = trace.buffers
+    return Trace.from_lifetimes(size[ids], buffers.start[ids], buffers.end[ids], n=trace.n).peak_load if len(ids) else 0

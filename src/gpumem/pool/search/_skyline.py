@@ -12,193 +12,226 @@ from gpumem.trace import I64
 from gpumem.trace.lifetimes import meet
 
 TRIES = 20  # buffers that a state tries, those that give up least first; 10 and 100 found as much
-POWER = 4  # of a section's loss: of 1 (the sum), 2, 4 and 8 the one that solved most of ten perfect instances
-GIVE_UP = -1
-PRIME = 2**31 - 1  # two states of a round have one hash so seldom that nothing is lost by it
+# What a section loses counts to this power. Of 1 (the sum), 2, 4 and 8 the one that solved most of ten perfect
+# instances.
+POWER = 4
+GIVE_UP = -1  # instead of a buffer: a valley is given up
+# Hashes are modulo a prime: two states of a round have the same one so seldom that nothing is lost by it.
+PRIME = 2**31 - 1
 
 
 class Skylines(NamedTuple):
-    """A row for each state."""
+    """States, a row each."""
 
-    top: I64  # by section
-    left: I64  # bytes that are not placed, by section
+    top: I64  # by section: the skyline
+    unplaced: I64  # by section: bytes that are not placed
     offset: I64  # by buffer that is placed
-    least: I64  # offset that the skyline allows, by buffer
-    order: I64  # buffers, those that are not placed first, by descending least offset
-    many: I64  # of those
-    mark: I64  # a hash of skyline and what is placed
+    min_offset: I64  # by buffer: the lowest that the skyline allows
+    order: I64  # buffers, those that are not placed first, by descending lowest offset
+    waiting: I64  # how many are not placed
+    hash: I64  # of skyline and what is placed
+
+
+class Arc(NamedTuple):
+    """Sections `[first, last)` of the circle, and where they end after a step, or the wall beside them."""
+
+    first: int
+    last: int
+    top: int
 
 
 class Goal(NamedTuple):
-    """What all states have in common, and room to work in."""
+    """What all states have in common, and scratch space."""
 
-    load: I64  # by section
+    live: I64  # by section: bytes of all its buffers
     ceiling: int  # the highest of all
     pile: I64  # scratch, by section
-    end: I64
+    end: I64  # scratch, by section
     seen: I64  # hashes of the states that a round came to
 
 
 @inner
-def fits(p: PackingInstance, s: Skylines, k: int, j: int, ceiling: int) -> bool:
+def fits(instance: PackingInstance, skylines: Skylines, state: int, buffer: int, ceiling: int) -> bool:
     """Whether a buffer, where it can go lowest, leaves enough for the others of its sections."""
-    n, at = p.sections, s.least[k, j]
-    for x in range(p.first[j], p.last[j]):
-        if at + s.left[k, x - n if x >= n else x] > ceiling:
+    sections, offset = instance.sections, skylines.min_offset[state, buffer]
+    for unwrapped in range(instance.first[buffer], instance.last[buffer]):
+        section = unwrapped - sections if unwrapped >= sections else unwrapped
+        if offset + skylines.unplaced[state, section] > ceiling:
             return False
-    return bool(at + p.size[j] <= p.ceiling[j])
+    return bool(offset + instance.size[buffer] <= instance.ceiling[buffer])
 
 
 @inner
-def look(p: PackingInstance, s: Skylines, k: int, ceiling: int, fitting: I64, cross: I64) -> int:
+def look(  # noqa: PLR0917  compiled: no keyword-only parameters
+    instance: PackingInstance, skylines: Skylines, state: int, ceiling: int, fitting: I64, cross: I64
+) -> int:
     """Count the buffers that fit into each section, at its skyline, and those that cross the boundary before it.
 
     Returns over how many sections the buffers extend, together.
     """
-    n, area = p.sections, 0
+    sections, area = instance.sections, 0
     fitting[:], cross[:] = 0, 0
-    for j in s.order[k, : s.many[k]]:
-        area += p.last[j] - p.first[j]
-        add(cross, p.first[j] + 1, p.last[j], 1)
-        if fits(p, s, k, j, ceiling):
-            for x in range(p.first[j], p.last[j]):
-                t = x - n if x >= n else x
-                fitting[t] += s.top[k, t] == s.least[k, j]
+    for buffer in skylines.order[state, : skylines.waiting[state]]:
+        area += instance.last[buffer] - instance.first[buffer]
+        add(cross, instance.first[buffer] + 1, instance.last[buffer], 1)
+        if fits(instance, skylines, state, buffer, ceiling=ceiling):
+            for unwrapped in range(instance.first[buffer], instance.last[buffer]):
+                section = unwrapped - sections if unwrapped >= sections else unwrapped
+                fitting[section] += skylines.top[state, section] == skylines.min_offset[state, buffer]
     return int(area)
 
 
 @inner
-def stretch(s: Skylines, k: int, t: int, cross: I64) -> tuple[int, int, int]:
+def stretch(skylines: Skylines, state: int, section: int, cross: I64) -> Arc:
     """Return the arc around a section that is as high as it, and the height of the lower wall beside it.
 
     Nothing rests on the other side of a boundary that nothing crosses, so that is a wall of any height.
     """
-    n, level, first, last = s.top.shape[1], s.top[k, t], t, t + 1
-    while last - first < n and cross[first % n] and s.top[k, (first - 1) % n] == level:
+    sections, level, first, last = skylines.top.shape[1], skylines.top[state, section], section, section + 1
+    while last - first < sections and cross[first % sections] and skylines.top[state, (first - 1) % sections] == level:
         first -= 1
-    while last - first < n and cross[last % n] and s.top[k, last % n] == level:
+    while last - first < sections and cross[last % sections] and skylines.top[state, last % sections] == level:
         last += 1
     wall = FAR
-    if last - first < n and cross[first % n]:
-        wall = s.top[k, (first - 1) % n]
-    if last - first < n and cross[last % n]:
-        wall = min(wall, s.top[k, last % n])
-    return first % n, first % n + last - first, wall
+    if last - first < sections and cross[first % sections]:
+        wall = skylines.top[state, (first - 1) % sections]
+    if last - first < sections and cross[last % sections]:
+        wall = min(wall, skylines.top[state, last % sections])
+    return Arc(first % sections, first % sections + last - first, wall)
 
 
 @inner
-def valley(s: Skylines, k: int, fitting: I64, cross: I64) -> int:
+def valley(skylines: Skylines, state: int, fitting: I64, cross: I64) -> int:
     """Return the valley's section that the fewest buffers fit into, of those the lowest."""
     best = -1
-    for t in range(s.top.shape[1]):
-        if s.left[k, t] == 0 or (best >= 0 and fitting[t] > fitting[best]):
+    for section in range(skylines.top.shape[1]):
+        if skylines.unplaced[state, section] == 0 or (best >= 0 and fitting[section] > fitting[best]):
             continue
-        lower = best < 0 or fitting[t] < fitting[best] or s.top[k, t] < s.top[k, best]
-        if lower and stretch(s, k, t, cross)[2] > s.top[k, t]:
-            best = t
+        lower = best < 0 or fitting[section] < fitting[best] or skylines.top[state, section] < skylines.top[state, best]
+        if lower and stretch(skylines, state, section, cross).top > skylines.top[state, section]:
+            best = section
     return best
 
 
 @inner
-def _waste(p: PackingInstance, s: Skylines, k: int, j: int) -> int:
+def _waste(instance: PackingInstance, skylines: Skylines, state: int, buffer: int) -> int:
     """Return what a buffer gives up below it."""
-    n, found = p.sections, 0
-    for x in range(p.first[j], p.last[j]):
-        found += s.least[k, j] - s.top[k, x - n if x >= n else x]
-    return found
+    sections, waste = instance.sections, 0
+    for unwrapped in range(instance.first[buffer], instance.last[buffer]):
+        section = unwrapped - sections if unwrapped >= sections else unwrapped
+        waste += skylines.min_offset[state, buffer] - skylines.top[state, section]
+    return waste
 
 
 @inner
-def to_try(p: PackingInstance, s: Skylines, k: int, first: int, last: int, ceiling: int) -> I64:
+def to_try(instance: PackingInstance, skylines: Skylines, state: int, arc: Arc, ceiling: int) -> I64:
     """Return the buffers to try in an arc, what gives up least first, and of these the largest area."""
-    found, count = np.empty((3, s.many[k]), np.int64), 0
-    for j in s.order[k, : s.many[k]]:
-        if meet(first, last, p.first[j], p.last[j], p.sections) and fits(p, s, k, j, ceiling):
-            found[0, count], found[1, count] = j, _waste(p, s, k, j)
-            found[2, count] = -p.size[j] * (p.last[j] - p.first[j])
-            count += 1
-    by = np.argsort(found[2, :count], kind="mergesort")
-    by = by[np.argsort(found[1, :count][by], kind="mergesort")]
-    return found[0, :count][by[:TRIES]]
-
-
-@inner
-def _mixed(mark: int, k: int, value: int) -> int:
-    """Return the hash of a state in which `value` is added to some entry `k`, whose own number looks random."""
-    return (mark + value % PRIME * ((k + 1) * 48271 % PRIME * 16807 % PRIME)) % PRIME
-
-
-@inner
-def copy(s: Skylines, k: int, o: Skylines, to: int) -> None:
-    """Copy a state to a row of a table."""
-    assign(o.top[to], s.top[k])
-    assign(o.left[to], s.left[k])
-    assign(o.offset[to], s.offset[k])
-    assign(o.least[to], s.least[k])
-    assign(o.order[to], s.order[k])
-    o.many[to], o.mark[to] = s.many[k], s.mark[k]
-
-
-@inner
-def lift(p: PackingInstance, s: Skylines, k: int, j: int, first: int, last: int, top: int) -> None:
-    """Raise the skyline to `top` in an arc, by a buffer or, where `j` is `GIVE_UP`, by nothing."""
-    n, size = p.sections, p.size[j] if j != GIVE_UP else 0
-    for x in range(first, last):
-        t = x - n if x >= n else x
-        s.mark[k] = _mixed(s.mark[k], t, top - s.top[k, t])
-        s.top[k, t] = top
-        s.left[k, t] -= size
-    if j != GIVE_UP:
-        s.offset[k, j] = top - size
-        s.mark[k] = _mixed(s.mark[k], n + j, 1)
-    order, high, level, low = np.empty((3, s.many[k]), np.int64), 0, 0, 0
-    for i in s.order[k, : s.many[k]]:  # what is lifted is level then, so that descending order takes no sort
-        if i == j:
+    most, count = skylines.waiting[state], 0
+    buffers, waste, area = vector(most), vector(most), vector(most)
+    for buffer in skylines.order[state, :most]:
+        first, last = instance.first[buffer], instance.last[buffer]
+        if not meet(arc.first, arc.last, first, last, instance.sections):
             continue
-        if s.least[k, i] < top and meet(first, last, p.first[i], p.last[i], n):
-            s.least[k, i] = top
-            order[1, level] = i
+        if fits(instance, skylines, state, buffer, ceiling=ceiling):
+            buffers[count], waste[count] = buffer, _waste(instance, skylines, state, buffer)
+            area[count] = instance.size[buffer] * (last - first)
+            count += 1
+    by = np.argsort(-area[:count], kind="mergesort")
+    by = by[np.argsort(waste[:count][by], kind="mergesort")]
+    return buffers[:count][by[:TRIES]]
+
+
+@inner
+def _mixed(hash_: int, entry: int, value: int) -> int:
+    """Return the hash of a state in which `value` is added to an entry, whose own number looks random."""
+    return (hash_ + value % PRIME * ((entry + 1) * 48271 % PRIME * 16807 % PRIME)) % PRIME
+
+
+@inner
+def copy(skylines: Skylines, state: int, other: Skylines, to: int) -> None:
+    """Copy a state to a row of a table."""
+    assign(other.top[to], skylines.top[state])
+    assign(other.unplaced[to], skylines.unplaced[state])
+    assign(other.offset[to], skylines.offset[state])
+    assign(other.min_offset[to], skylines.min_offset[state])
+    assign(other.order[to], skylines.order[state])
+    other.waiting[to], other.hash[to] = skylines.waiting[state], skylines.hash[state]
+
+
+@inner
+def lift(instance: PackingInstance, skylines: Skylines, state: int, buffer: int, arc: Arc) -> None:
+    """Raise the skyline in an arc to its top, by a buffer or, where `buffer` is `GIVE_UP`, by nothing."""
+    sections, size = instance.sections, instance.size[buffer] if buffer != GIVE_UP else 0
+    for unwrapped in range(arc.first, arc.last):
+        section = unwrapped - sections if unwrapped >= sections else unwrapped
+        skylines.hash[state] = _mixed(skylines.hash[state], section, arc.top - skylines.top[state, section])
+        skylines.top[state, section] = arc.top
+        skylines.unplaced[state, section] -= size
+    if buffer != GIVE_UP:
+        skylines.offset[state, buffer] = arc.top - size
+        skylines.hash[state] = _mixed(skylines.hash[state], sections + buffer, 1)
+    _sort_waiting(instance, skylines, state, buffer, arc=arc)
+
+
+@inner
+def _sort_waiting(instance: PackingInstance, skylines: Skylines, state: int, placed: int, arc: Arc) -> None:
+    """Raise what meets an arc to its top, and sort what waits by descending lowest offset.
+
+    What is raised is level then, so it goes between what was as high and what is lower: that takes no sort.
+    """
+    count = skylines.waiting[state]
+    higher, raised, lower = vector(count), vector(count), vector(count)
+    high, level, low = 0, 0, 0
+    for buffer in skylines.order[state, :count]:
+        if buffer == placed:
+            continue
+        first, last = instance.first[buffer], instance.last[buffer]
+        is_lower = skylines.min_offset[state, buffer] < arc.top
+        if is_lower and meet(arc.first, arc.last, first, last, instance.sections):
+            skylines.min_offset[state, buffer] = arc.top
+            raised[level] = buffer
             level += 1
-        elif s.least[k, i] >= top:
-            order[0, high] = i
+        elif not is_lower:
+            higher[high] = buffer
             high += 1
         else:
-            order[2, low] = i
+            lower[low] = buffer
             low += 1
-    assign(s.order[k], order[0, :high])
-    assign(s.order[k, high:], order[1, :level])
-    assign(s.order[k, high + level :], order[2, :low])
-    s.many[k] = high + level + low
+    assign(skylines.order[state], higher[:high])
+    assign(skylines.order[state, high:], raised[:level])
+    assign(skylines.order[state, high + level :], lower[:low])
+    skylines.waiting[state] = high + level + low
 
 
 @inner
-def loss(p: PackingInstance, s: Skylines, k: int, goal: Goal) -> float:
+def loss(instance: PackingInstance, skylines: Skylines, state: int, goal: Goal) -> float:
     """Return what the sections must lose, in parts of the ceiling, each to the power; -1 where something cannot fit."""
-    n, pile, end = p.sections, goal.pile, goal.end
-    pile[:], end[:] = 0, s.top[k]
-    for j in s.order[k, : s.many[k]]:
-        at, size = s.least[k, j], p.size[j]
-        if at + size > p.ceiling[j]:
+    sections, pile, end = instance.sections, goal.pile, goal.end
+    pile[:], end[:] = 0, skylines.top[state]
+    for buffer in skylines.order[state, : skylines.waiting[state]]:
+        offset, size = skylines.min_offset[state, buffer], instance.size[buffer]
+        if offset + size > instance.ceiling[buffer]:
             return -1.0
-        for x in range(p.first[j], p.last[j]):
-            t = x - n if x >= n else x
-            pile[t] += size
-            end[t] = max(end[t], at + pile[t])
-    found = 0.0
-    for t in range(n):
-        if end[t] > goal.ceiling:
+        for unwrapped in range(instance.first[buffer], instance.last[buffer]):
+            section = unwrapped - sections if unwrapped >= sections else unwrapped
+            pile[section] += size
+            end[section] = max(end[section], offset + pile[section])
+    total = 0.0
+    for section in range(sections):
+        if end[section] > goal.ceiling:
             return -1.0
-        found += (max(end[t] - goal.load[t], 0) / goal.ceiling) ** POWER
-    return found
+        total += (max(end[section] - goal.live[section], 0) / goal.ceiling) ** POWER
+    return total
 
 
 @inner
-def rest(p: PackingInstance, s: Skylines, k: int, j: int) -> tuple[int, int, int]:
-    """Return the arc of a buffer, and where it ends if it rests on the skyline."""
-    return p.first[j], p.last[j], s.least[k, j] + p.size[j]
+def resting(instance: PackingInstance, skylines: Skylines, state: int, buffer: int) -> Arc:
+    """Return the arc of a buffer that rests on the skyline."""
+    top = skylines.min_offset[state, buffer] + instance.size[buffer]
+    return Arc(instance.first[buffer], instance.last[buffer], top)
 
 
 @inner
-def row(count: int) -> I64:
-    """Make room; a row of a table would be another kind of array."""
+def vector(count: int) -> I64:
+    """Return an uninitialised array; a row of a table would be another type to Numba."""
     return np.empty(count, np.int64)

@@ -1,4 +1,4 @@
-"""The optimum with a proof, or how far from it the proof got."""
+"""The lowest placement with a proof, or how far from it the proof got."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from gpumem.pool.search.planner import run
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
-TRIES = 10  # proofs that the effort is for
-SUBSETS = (1 / 8, 1 / 4, 1 / 2, 1)  # parts of the buffers, the largest of them: if these do not fit, all do not
+# A proof may take a tenth of the effort: where it does not end, a lower height is refuted instead. Not tuned.
+PROOFS = 10
+# Parts of the buffers, the largest of them: if these do not fit none of the placements of all does, and fewer are
+# searched through sooner. Not tuned.
+SUBSETS = (1 / 8, 1 / 4, 1 / 2, 1)
 
 
 @strict
@@ -41,8 +44,8 @@ def exact(
     It begins with `search`, so without `seconds` it is never worse than that, and spends as much effort again on the
     proof. The proof is an exhausted search for a lower placement, of
     the largest buffers first: if these cannot be placed, all cannot. Where that takes too much, lower heights are
-    refuted instead, which is easier. Exponential at worst; up to 20 buffers or so are always settled, and most real
-    traces are since their peak load is reached.
+    refuted instead, which is easier. Exponential at worst; up to 20 buffers or so are always placed optimally, and most
+    real traces are since their peak live bytes are reached.
 
     Examples
     --------
@@ -55,14 +58,14 @@ def exact(
     run(state, state.goal(0), seed)
     state.work = share = effort * state.unit
     goal = state.best.height - 1
-    while state.best.height > state.lowest and state.work > 0 and not work.over():
-        before = state.best.height, state.lowest
-        _refute(state, goal, share / TRIES)
-        work.tell(f"between {state.lowest} and {state.best.height} bytes")
-        if before != (state.best.height, state.lowest):
+    while state.best.height > state.lower_bound and state.work > 0 and not work.over():
+        before = state.best.height, state.lower_bound
+        _refute(state, goal, share / PROOFS)
+        work.tell(f"between {state.lower_bound} and {state.best.height} bytes")
+        if before != (state.best.height, state.lower_bound):
             goal = state.best.height - 1
-        elif goal > state.lowest:
-            goal = (state.lowest + goal) // 2
+        elif goal > state.lower_bound:
+            goal = (state.lower_bound + goal) // 2
         else:
             break
     return state.result()
@@ -73,6 +76,7 @@ def _refute(state: Descents, goal: int, share: float) -> None:
     free = state.problem.free
     for part in SUBSETS:
         ids = np.sort(free[: int(np.ceil(part * len(free)))])
-        status = state.pack(ids, goal, (FULL_AREA_LENGTH, IN_ORDER), np.ones(len(ids)), 2**62, min(share, state.work))
+        variant, most = (FULL_AREA_LENGTH, IN_ORDER), min(share, state.work)
+        status = state.pack(ids, goal, variant, np.ones(len(ids)), steps=2**62, most=most)
         if status != SOLVED or state.best.height <= goal:
             return

@@ -37,38 +37,40 @@ class Boxes(NamedTuple):
 
 
 class _Gluing:
-    """Boxes by number, each a size and an arc of the circle; those that became part of another one are gone."""
+    """Boxes by number, each a size and an arc of the circle; those that became part of another one are removed."""
 
     def __init__(self, size: I64, first: I64, last: I64, sections: int) -> None:
         self.rows = dict(enumerate(zip(size.tolist(), first.tolist(), last.tolist())))
-        self.parts = {j: [(j, 0)] for j in self.rows}  # buffers and their offsets
+        self.parts = {box: [(box, 0)] for box in self.rows}  # buffers and their offsets
         self.sections = sections
 
     def stack(self) -> None:
         """Put those of one lifetime on top of each other."""
-        for alike in _grouped(((first, last), j) for j, (_, first, last) in self.rows.items()).values():
-            below = self.rows[alike[0]][0]
-            for j in alike[1:]:
-                size, first, last = self.rows.pop(j)
-                self.parts[alike[0]] += [(k, at + below) for k, at in self.parts.pop(j)]
+        for alike in _grouped(((first, last), box) for box, (_, first, last) in self.rows.items()).values():
+            bottom = alike[0]
+            below = self.rows[bottom][0]
+            for box in alike[1:]:
+                size, first, last = self.rows.pop(box)
+                self.parts[bottom] += [(buffer, offset + below) for buffer, offset in self.parts.pop(box)]
                 below += size
-                self.rows[alike[0]] = (below, first, last)
+                self.rows[bottom] = (below, first, last)
 
     def chain(self) -> None:
         """Let one of the same size that begins when a box ends follow in its place, if no other one could."""
-        begins = _grouped(((size, first), j) for j, (size, first, _) in self.rows.items())
-        for j in sorted(self.rows, key=lambda j: self.rows[j][1]):
-            while j in self.rows:
-                size, first, last = self.rows[j]
-                after = [k for k in begins.get((size, last % self.sections), []) if k in self.rows and k != j]
-                if len(after) != 1:
+        begins = _grouped(((size, first), box) for box, (size, first, _) in self.rows.items())
+        for box in sorted(self.rows, key=lambda box: self.rows[box][1]):
+            while box in self.rows:
+                size, first, last = self.rows[box]
+                at_its_end = begins.get((size, last % self.sections), [])
+                followers = [other for other in at_its_end if other in self.rows and other != box]
+                if len(followers) != 1:  # of several, any choice might be the wrong one
                     break
-                _, other, end = self.rows[after[0]]
-                if last + end - other - first > self.sections:
+                _, begin, end = self.rows[followers[0]]
+                if last + end - begin - first > self.sections:  # more than once around the circle
                     break
-                del self.rows[after[0]]
-                self.parts[j] += self.parts.pop(after[0])
-                self.rows[j] = (size, first, last + end - other)
+                del self.rows[followers[0]]
+                self.parts[box] += self.parts.pop(followers[0])
+                self.rows[box] = (size, first, last + end - begin)
 
 
 def glue(size: I64, first: I64, last: I64, sections: int) -> Boxes:
@@ -80,21 +82,21 @@ def glue(size: I64, first: I64, last: I64, sections: int) -> Boxes:
     >>> boxes.trace.buffers.size, boxes.offset(np.array([4]))
     (array([5]), array([4, 4, 6]))
     """
-    g, before = _Gluing(size, first, last, sections), -1
-    while len(g.rows) != before:
-        before = len(g.rows)
-        g.stack()
-        g.chain()
-    box, at = np.zeros((2, len(size)), np.int64)
-    for number, j in enumerate(g.rows):
-        ids, offsets = np.array(g.parts[j], np.int64).T
-        box[ids], at[ids] = number, offsets
-    rows = np.array([*g.rows.values()], np.int64).reshape(-1, 3).T
-    return Boxes(Trace.from_lifetimes(*rows, n=sections), box, at)
+    gluing, before = _Gluing(size, first, last, sections), -1
+    while len(gluing.rows) != before:
+        before = len(gluing.rows)
+        gluing.stack()
+        gluing.chain()
+    box_of, offset_in = np.zeros((2, len(size)), np.int64)
+    for number, box in enumerate(gluing.rows):
+        ids, offsets = np.array(gluing.parts[box], np.int64).T
+        box_of[ids], offset_in[ids] = number, offsets
+    rows = np.array([*gluing.rows.values()], np.int64).reshape(-1, 3).T
+    return Boxes(Trace.from_lifetimes(*rows, n=sections), box_of, offset_in)
 
 
 def _grouped(rows: Iterable[tuple[Key, int]]) -> dict[Key, list[int]]:
-    found: dict[Key, list[int]] = {}
-    for key, j in rows:
-        found.setdefault(key, []).append(j)
-    return found
+    groups: dict[Key, list[int]] = {}
+    for key, box in rows:
+        groups.setdefault(key, []).append(box)
+    return groups

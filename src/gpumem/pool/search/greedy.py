@@ -38,7 +38,7 @@ def greedy(
     Zhang et al. 2019, section III-C (size). Pisarchyk, Lee: Efficient memory management for deep neural net
     inference, 2020 (size, breadth). TVM's unified static memory planner (conflicts).
     """
-    return min(placements(PlacementProblem.of(trace, alignment, fixed)), key=lambda p: p.height)
+    return min(placements(PlacementProblem.of(trace, alignment, fixed)), key=lambda placement: placement.height)
 
 
 def placements(problem: PlacementProblem, names: Iterable[str] | None = None) -> Iterator[Placement]:
@@ -46,8 +46,8 @@ def placements(problem: PlacementProblem, names: Iterable[str] | None = None) ->
     none = np.empty(0, np.int64)
     first, last, sections = problem.sections(problem.free)
     size = problem.trace.buffers.size[problem.free]
-    for k, name in enumerate(ORDERS if names is None else names):
-        if k and work.over():
+    for turn, name in enumerate(ORDERS if names is None else names):
+        if turn and work.over():
             break
         key = ORDERS[name](size, first, last, sections)
         order = problem.free[np.argsort(-key, kind="stable")]  # `free` goes by size
@@ -67,30 +67,32 @@ def lowest(placements: Iterable[Placement], target: int) -> Placement:
     return best
 
 
-def by_conflict_bytes(size: I64, first: I64, last: I64, n: int) -> F64:
+def by_conflict_bytes(size: I64, first: I64, last: I64, sections: int) -> F64:
     """What meets the most bytes first: of what is alive when it starts, and of what starts during its life."""
-    starts = np.bincount(first, size, n)
+    starts = np.bincount(first, size, sections)
     begun = np.concatenate([[0.0], np.cumsum(np.concatenate([starts, starts]))])
-    return np.asarray(_load(size, first, last, n)[first] + begun[last] - begun[first + 1], np.float64)
+    return np.asarray(_load(size, first, last, sections)[first] + begun[last] - begun[first + 1], np.float64)
 
 
-def by_breadth(size: I64, first: I64, last: I64, n: int) -> F64:
-    """What is alive at the highest load first (TFLite)."""
-    load = _load(size, first, last, n)
+def by_breadth(size: I64, first: I64, last: I64, sections: int) -> F64:
+    """What is alive where the most bytes are live first (TFLite)."""
+    load = _load(size, first, last, sections)
     twice = np.concatenate([load, load, [0.0]])
     return np.asarray(np.maximum.reduceat(twice, np.stack([first, last], axis=1).ravel())[::2], np.float64)
 
 
-def _load(size: I64, first: I64, last: I64, n: int) -> F64:
-    change = np.bincount(first, size, n) - np.bincount(last % n, size, n)
-    return np.asarray(np.cumsum(change) + size[last >= n].sum(), np.float64)
+def _load(size: I64, first: I64, last: I64, sections: int) -> F64:
+    change = np.bincount(first, size, sections) - np.bincount(last % sections, size, sections)
+    return np.asarray(np.cumsum(change) + size[last >= sections].sum(), np.float64)
 
 
 ORDERS: dict[str, Order] = {
-    "size": lambda size, first, last, n: size.astype(np.float64),  # SmartPool, TFLite
-    "area": lambda size, first, last, n: size.astype(np.float64) * (last - first),
-    "lifetime": lambda size, first, last, n: (last - first).astype(np.float64),
-    "conflicts": lambda size, first, last, n: by_conflict_bytes(np.ones_like(size), first, last, n),  # TVM
+    "size": lambda size, first, last, sections: size.astype(np.float64),  # SmartPool, TFLite
+    "area": lambda size, first, last, sections: size.astype(np.float64) * (last - first),
+    "lifetime": lambda size, first, last, sections: (last - first).astype(np.float64),
+    "conflicts": lambda size, first, last, sections: by_conflict_bytes(
+        np.ones_like(size), first, last, sections
+    ),  # TVM
     "conflict-bytes": by_conflict_bytes,
     "breadth": by_breadth,
 }

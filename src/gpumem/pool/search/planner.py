@@ -1,13 +1,13 @@
 """Better than greedy: searches for one height after another, and greedy for what they leave.
 
-Greedy placements end far above the peak load where buffers are many and alike in size; most traces as recorded are
-easy. So the greedy ones come first. Depth-first searches (`_descents`) look for the target itself, of all buffers and
-of the boxes that these make up (`glue`) by turns; then, with what is left, one after the other,
+Greedy placements end far above the peak live bytes where buffers are many and alike in size; most traces as recorded
+are easy. So the greedy ones come first. Depth-first searches (`_descents`) look for the target itself, of all buffers
+and of the boxes that these make up (`glue`) by turns; then, with what is left, one after the other,
 
-    beams       where the load is near its peak for long, and all is one puzzle (`beam`)
+    beams       where live bytes are near their peak for long, and all is one puzzle (`beam`)
     descents    for higher goals, of fewer buffers
     ejection    where a trace was rewritten (`ejection`)
-    annealing   over orders, which finds something else where the load is uneven (`annealing`)
+    annealing   over orders, which finds something else where live bytes are uneven (`annealing`)
 """
 
 from __future__ import annotations
@@ -29,16 +29,26 @@ from gpumem.pool.search.glue import Boxes
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
+# How the effort and the seconds are divided. Not tuned, but for BEAMING: beams have most of the time where they get
+# anywhere (git 53473b67), since they alone put together loads that are near their peak all the time.
 ANNEALING = 0.3  # of the effort
-EJECTION, FEW = 3.0, 50  # times the effort, on top of it; buffers that the depth-first search settles without
-FAST = 10  # times the rate: what nothing exceeds, so that the clock ends what looks at it
+EJECTION = 3.0  # times the effort, on top of it
 BEAMS = 0.3  # of the effort, on top of it
 BEAMING, SEARCHING, EJECTING = 0.6, 0.3, 0.7  # of the seconds of boxes or buffers, each of what is left then
-CAPACITY = 30.0  # seconds for a target, where none are given
-ENDLESS = 1e9  # efforts: the seconds end it
-GLUED = 0.9  # of the buffers: where boxes are hardly fewer, nothing is gained by them
 QUICK = 0.25  # of the effort, on top of it: what the tries at the target may take where no target is given
-LARGEST = 0.5  # of the seconds, where one way down cannot take in all: then those tries are of the largest buffers
+LARGEST = 0.5  # of the seconds, where one descent cannot take in all: then those tries are of the largest buffers
+
+# Up to so many buffers ejection has no turn: the depth-first search solves or refutes these. Not tuned.
+FEW = 50
+# Times the rate of `_problem`: no machine works faster, so the clock ends what looks at it, not the count of work.
+FAST = 10
+# Seconds for a target where none are given. Not tuned.
+CAPACITY = 30.0
+# Efforts that no search spends: the seconds end it.
+ENDLESS = 1e9
+# Boxes are searched beside the buffers where they are at most so many of these: where they are hardly fewer nothing is
+# gained by them. Not tuned.
+GLUED = 0.9
 
 
 @strict
@@ -61,17 +71,17 @@ def search(
     trace, alignment, fixed
         As all planners: see `gpumem.pool`.
     target : int, optional
-        Bytes of height at which the search stops, as it does where it has shown that no placement is so low. It always
-        stops within 0.001 % of the peak load.
+        Bytes of height at which the search stops, as it does where it has proved that no placement is so low. It always
+        stops within 0.001 % of the peak live bytes.
     effort : float, optional
         Work to spend at most; 1 takes 2 to 12 s, less on small instances, and 0 is greedy. Left out, it is 1, or
-        where there are seconds, or a target that is not below the peak load, as much as these last.
+        where there are seconds, or a target that is not below the peak live bytes, as much as these last.
     seconds : float, optional
         The whole time; see `gpumem.pool`. Left out, 30 where there is such a target and no effort.
     seed : int
         Of the random changes to the orders, at least 0.
     progress : callable, optional
-        Told how far it got.
+        Called with a line on how far it got.
 
     Raises
     ------
@@ -80,9 +90,9 @@ def search(
 
     Notes
     -----
-    Not from the paper. `bound` is more than the peak load where padding, what is fixed, or an exhausted search says
-    so. Deterministic without `seconds`: the effort is counted, not timed. Memory O(B). A part of the
-    buffers is searched where a way down through all of them would take too much of the effort.
+    Not from the paper. `bound` is more than the peak live bytes where padding, what is fixed, or an exhausted search
+    says so. Deterministic without `seconds`: the effort is counted, not timed. Memory O(B). A part of the
+    buffers is searched where one descent through all of them would take too much of the effort.
 
     Examples
     --------
@@ -93,12 +103,12 @@ def search(
     (11, 10, True)
     """
     problem = PlacementProblem.of(trace, alignment, fixed)
-    open_ = target is not None and target >= problem.lowest
+    open_ = target is not None and target >= problem.lower_bound
     with work.within(CAPACITY if open_ and effort is None and not work.hurried() else None):
         if effort is None:
             effort = ENDLESS if work.hurried() else 1.0
         state = Descents.of(problem, target or 0, effort, seed)
-        state.asked = target if target is not None and open_ else FAR
+        state.capacity = target if target is not None and open_ else FAR
         run(state, state.goal(target or 0), seed)
         return state.result()
 
@@ -120,10 +130,10 @@ def run(state: Descents, target: int, seed: int) -> None:
             _take(state, boxes, stages[0][0])
             if state.refuted:
                 return
-    for k, (stage, goal) in enumerate(stages):
+    for turn, (stage, goal) in enumerate(stages):
         state.work = stage.work = whole
         if state.going(target):
-            with work.part(share=1 / (len(stages) - k)):
+            with work.part(share=1 / (len(stages) - turn)):
                 _rest(stage, goal, rng)
             _take(state, boxes, stages[0][0])
 
@@ -137,7 +147,7 @@ def _boxes(problem: PlacementProblem) -> Boxes | None:
 
 
 def _take(state: Descents, boxes: Boxes | None, boxed: Descents) -> None:
-    """Keep what was found with boxes, if it is lower."""
+    """Keep the best placement of the boxes, if it is lower."""
     if boxes is not None and state.problem.height(boxed.best.height * state.problem.alignment) < state.best.height:
         state.keep(state.problem.free, boxes.offset(boxed.best.offset))
 
@@ -148,17 +158,17 @@ def _rest(state: Descents, target: int, rng: np.random.Generator) -> None:
     keep = 0 if len(problem.fixed) else whole * ANNEALING
     if keep and state.going(target):
         with work.part(share=BEAMING):
-            state.best = BeamWalk(problem, state.best, max(target, state.lowest)).run(_most(whole * BEAMS))
+            state.best = BeamWalk(problem, state.best, max(target, state.lower_bound)).run(_most(whole * BEAMS))
     state.work = whole - keep
     with work.part(share=SEARCHING):
         state.rounds(target, rng)
     state.work += keep
     if state.going(target) and len(problem.free) > FEW:
         with work.part(share=EJECTING):
-            walk = EjectionWalk(problem, state.best, max(target, state.lowest), rng.spawn(1)[0])
+            walk = EjectionWalk(problem, state.best, max(target, state.lower_bound), rng.spawn(1)[0])
             state.best = walk.run(_most(whole * EJECTION))
     if keep and state.going(target):
-        orders = OrderWalk(problem, state.best, max(target, state.lowest), rng)
+        orders = OrderWalk(problem, state.best, max(target, state.lower_bound), rng)
         state.best = orders.run(_most(state.work))
 
 

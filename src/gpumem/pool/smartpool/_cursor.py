@@ -1,4 +1,4 @@
-"""Where in its table a running program is: request by request, and found again after a deviation.
+"""Where in its table a running program is: request by request, and recovered after a deviation.
 
 What a request has to do with the position, where it is not what is due::
 
@@ -23,10 +23,11 @@ from gpumem.pool.smartpool._iteration import GRAM, RequestTable
 from gpumem.pool.smartpool._region import Held, Region
 from gpumem.pool.smartpool._statistics import SmartPoolStatistics
 
+# Not tuned, all three.
 WINDOW = 4  # how far ahead a request is looked for, and how many mallocs may come late; a few, as sizes are common
 LOST = 8  # unexpected mallocs, with fewer than CALM expected requests between them, and the position is unknown
-CALM = 8
-NONE = -1
+CALM = 8  # expected requests in a row that end the trouble
+NONE = -1  # no buffer of the plan
 How = Literal["", "ahead", "found", "size", "extra", "late", "early", "lost"]  # a request comes; as planned: ""
 NOTED: tuple[How, ...] = ("size", "extra", "late", "early", "lost")  # what counts as a `Deviation`, of that kind
 ODD: tuple[How, ...] = ("size", "extra", "ahead", "late")  # of mallocs: what makes the position doubtful
@@ -45,7 +46,7 @@ class Cursor:
         self._trouble = 0  # unexpected mallocs, since CALM requests as planned
         self._recent: deque[int] = deque(maxlen=GRAM)  # bytes of the latest requests, while there is trouble
         self._grams: dict[tuple[int, ...], int] = {}
-        self._since = len(table.size)  # requests since it was found again
+        self._since = len(table.size)  # requests since the position was recovered
 
     def malloc_as_planned(self, size: int, stream: int) -> Held | None:
         """Serve the malloc that is due; None, and nothing has happened, where anything is not as planned.
@@ -80,10 +81,10 @@ class Cursor:
         """
         table = self.table
         if self._trouble >= LOST:
-            if (found := self._find(size)) is None:
+            if (position := self._find(size)) is None:
                 return NONE, "lost"
-            self._go(found)
-            return table.requests[found], "found"
+            self._go(position)
+            return table.requests[position], "found"
         at = self._after_absent(self.position)
         due = table.requests[at]
         if due < 0 or table.size[due] != size:
@@ -145,7 +146,7 @@ class Cursor:
             if at is not None:
                 self._go(at)
                 self._skip(1)
-                self._settle()
+                self._skip_absent_frees()
         elif buffer != NONE:
             how = self._freed_as_planned(buffer, self.table.requests[self.position])
         if how in NOTED:
@@ -216,16 +217,16 @@ class Cursor:
         requests = self.table.requests
         at = self.position = at + 1 if at + 1 < len(requests) else self.table.head
         if requests[at] < 0 and self._holder[~requests[at]] is None:
-            self._settle()
+            self._skip_absent_frees()
         self.streak += 1
         self._since += 1
 
     def _advance(self) -> None:
         """Go to the next request."""
         self.position = self._after(self.position, 1)
-        self._settle()
+        self._skip_absent_frees()
 
-    def _settle(self) -> None:
+    def _skip_absent_frees(self) -> None:
         """Pass over frees of what is not there, since it never came or went early; what may come late is waited for."""
         at = self._after_absent(self.position)
         while self.position != at and ~self.table.requests[self.position] not in self._skipped:

@@ -2,7 +2,7 @@
 
 Requests are written as in `online.stepwise`: the buffer that one makes, or the complement of the buffer that it frees::
 
-    head: made before the first iteration    cycle: again and again        requests right
+    head: made before the first iteration    cycle: once an iteration       requests right
     |--------- 3  7 ------------------------|- 0  1  ~0  2  ~1  ~2 -| 0  1  ~0 ...
 """
 
@@ -18,7 +18,8 @@ from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 from gpumem.trace.record.period import BlockEvent, Detector
 
-GRAM = 8  # requests in a row that say where in the table a program is; layers that are alike share shorter ones
+# Requests in a row that say where in the table a program is; layers that are alike share shorter ones. Not tuned.
+GRAM = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,14 +39,14 @@ class RequestTable:
         """Tabulate requests for the buffers of `trace`; what they do not mention never comes."""
         length = len(requests) - head
         start, life = [0] * len(trace.buffers), [length] * len(trace.buffers)
-        for i, r in enumerate(requests[head:]):
-            if r >= 0:
-                start[r] = i
-        for i, r in enumerate(requests[head:]):
-            if r < 0:
-                life[~r] = (i - start[~r]) % length
+        for place, request in enumerate(requests[head:]):
+            if request >= 0:
+                start[request] = place
+        for place, request in enumerate(requests[head:]):
+            if request < 0:
+                life[~request] = (place - start[~request]) % length
         size, offset = trace.buffers.size.tolist(), placed.offset.tolist()
-        return cls(list(requests), head, size, offset, start, life, placed.height)
+        return cls(list(requests), head, size, offset, start=start, life=life, height=placed.height)
 
     @property
     def length(self) -> int:
@@ -62,26 +63,27 @@ class RequestTable:
 
     def bytes_at(self, position: int) -> int:
         """Return the bytes of a request: above 0 for a malloc, below for a free."""
-        r = self.requests[position]
-        return self.size[r] if r >= 0 else -self.size[~r]
+        request = self.requests[position]
+        return self.size[request] if request >= 0 else -self.size[~request]
 
     def quietest(self) -> int:
         """Return the first position of the cycle before which the plan holds least: a malloc."""
-        change = (self.bytes_at(i) for i in range(self.head, len(self.requests) - 1))
-        load = list(accumulate(change, initial=0))  # before each request, and over that before the first
-        return self.head + load.index(min(load))
+        change = (self.bytes_at(position) for position in range(self.head, len(self.requests) - 1))
+        live = list(accumulate(change, initial=0))  # before each request, and over that before the first
+        return self.head + live.index(min(live))
 
     def grams(self) -> dict[tuple[int, ...], int]:
         """Map `GRAM` requests in a row (their bytes) to the position of the last of them, where that is unique.
 
         Where none is unique, the first of several positions has to do: a wrong one shows soon.
         """
-        cycle = [self.bytes_at(i) for i in range(self.head, len(self.requests))]
-        around = [cycle[i % self.length] for i in range(self.length + GRAM - 1)]
-        grams = [tuple(around[i : i + GRAM]) for i in range(self.length)]
-        first = {grams[i]: self.head + (i + GRAM - 1) % self.length for i in reversed(range(self.length))}
+        cycle = [self.bytes_at(position) for position in range(self.head, len(self.requests))]
+        around = [cycle[position % self.length] for position in range(self.length + GRAM - 1)]
+        grams = [tuple(around[position : position + GRAM]) for position in range(self.length)]
+        last = [self.head + (position + GRAM - 1) % self.length for position in range(self.length)]
+        first = {grams[position]: last[position] for position in reversed(range(self.length))}
         count = Counter(grams)
-        return {gram: i for gram, i in first.items() if count[gram] == 1} or first
+        return {gram: position for gram, position in first.items() if count[gram] == 1} or first
 
 
 def recorded(word: Sequence[int]) -> tuple[Trace, list[int]]:
@@ -93,14 +95,14 @@ def recorded(word: Sequence[int]) -> tuple[Trace, list[int]]:
     >>> trace.buffers.start, trace.buffers.end, requests
     (array([0, 1]), array([2, 3]), [0, 1, -1, -2])
     """
-    made = [i for i, code in enumerate(word) if code > 0]
-    number = {i: b for b, i in enumerate(made)}
-    requests = [number[i] if code > 0 else ~number[(i + code) % len(word)] for i, code in enumerate(word)]
+    made = [place for place, code in enumerate(word) if code > 0]
+    number = {place: buffer for buffer, place in enumerate(made)}
+    requests = [number[place] if code > 0 else ~number[(place + code) % len(word)] for place, code in enumerate(word)]
     end = list(made)
-    for r, code in zip(requests, word):
-        if r < 0:
-            end[~r] -= code
-    return Trace.from_lifetimes([word[i] for i in made], made, end, n=len(word), name="recorded"), requests
+    for request, code in zip(requests, word):
+        if request < 0:
+            end[~request] -= code
+    return Trace.from_lifetimes([word[place] for place in made], made, end, n=len(word), name="recorded"), requests
 
 
 class Observer:

@@ -40,8 +40,8 @@ class Region:
         """Whether no overdue block has any of these bytes."""
         if not self.overdue:
             return True
-        i = bisect_left(self.overdue, (low + size,)) - 1
-        return i < 0 or self.overdue[i][1] <= low
+        place = bisect_left(self.overdue, (low + size,)) - 1
+        return place < 0 or self.overdue[place][1] <= low
 
     def claim(self, low: int, size: int, stream: int) -> Held:
         """Make a block, after waiting where another stream may still be using its bytes."""

@@ -28,8 +28,9 @@ from gpumem.trace import I64, Trace, int_column
 from gpumem.trace.lifetimes import meet
 from gpumem.trace.placement import NOWHERE, Placement
 
-MAX_ALIGNMENT = 2**40
-FEW = 3000  # buffers up to which a look at every pair (30 ms) beats the compilation of what avoids it (3 s)
+MAX_ALIGNMENT = 2**40  # bytes; not tuned: sizes rounded up to it stay far below what an int64 holds
+# Buffers up to which a look at every pair (30 ms) beats the compilation of what avoids it (3 s).
+FEW = 3000
 
 
 @strict
@@ -44,7 +45,7 @@ def best_fit(trace: Trace, *, alignment: int = 256) -> Placement:
     count as one: O(B^2) time at worst, about O(B log B) where few buffers meet, as in traces of many iterations.
     Where seconds were given and are up, what is left of many buffers is stacked above the others, O(B log B);
     half a second is taken in any case.
-    Ties in size go to the earlier start. The height is at least the peak load; no constant factor is guaranteed.
+    Ties in size go to the earlier start. The height is at least the peak live bytes; no constant factor is guaranteed.
     Lifetimes are arcs: one that wraps conflicts with what it meets on either side of the boundary (the paper is
     silent). The authors' code forgets the hole below the lowest block; this one does not.
 
@@ -112,54 +113,55 @@ def in_order(trace: Trace, alignment: int, keys: Sequence[NDArray[Any]], *, smal
     """Place buffers by keys, of which the last one counts most, each into the smallest or the lowest hole that fits."""
     if not 1 <= alignment <= MAX_ALIGNMENT:
         raise ValueError(f"alignment: {alignment} is not in [1, 2**40]")
-    b = trace.buffers
-    offset = np.full(len(b), NOWHERE, np.int64)
-    offset[~b.host & (b.size == 0)] = 0  # nothing to place: zero bytes overlap nothing
-    todo = np.flatnonzero(~b.host & (b.size > 0))
+    buffers = trace.buffers
+    offset = np.full(len(buffers), NOWHERE, np.int64)
+    offset[~buffers.host & (buffers.size == 0)] = 0  # nothing to place: zero bytes overlap nothing
+    todo = np.flatnonzero(~buffers.host & (buffers.size > 0))
     order = todo[np.lexsort((todo, *(key[todo] for key in keys)))]
-    fit(trace, order, 0, alignment, smallest, offset)
-    return Placement(offset, int((offset + b.size)[~b.host].max(initial=0)), alignment)
+    fit(trace, order, first=0, alignment=alignment, smallest=smallest, offset=offset)
+    return Placement(offset, int((offset + buffers.size)[~buffers.host].max(initial=0)), alignment)
 
 
-def fit(trace: Trace, order: I64, first: int, alignment: int, smallest: bool, offset: I64) -> None:
+def fit(trace: Trace, order: I64, *, first: int, alignment: int, smallest: bool, offset: I64) -> None:
     """Fill `offset` for `order[first:]`; what comes before is placed already, aligned and sorted by offset."""
-    n, size, start, end = trace.n, trace.buffers.size, trace.buffers.start, trace.buffers.end
+    steps, size, start, end = trace.n, trace.buffers.size, trace.buffers.start, trace.buffers.end
     if len(order) <= FEW:
-        _scan(size, start, end, n, order, first, alignment, smallest, offset)
+        _scan(size, start, end, steps, order=order, first=first, alignment=alignment, smallest=smallest, offset=offset)
         return
-    # two arcs meet iff one starts inside the other: count time in starts, so that one step is as busy as another
+    # Two arcs meet iff one starts inside the other: count time in starts, so that one step is as busy as another.
     count, by_start = len(order), order[np.argsort(start[order], kind="stable")]
-    rank, wraps = np.zeros(len(start), np.int64), end >= n
+    rank, wraps = np.zeros(len(start), np.int64), end >= steps
     rank[by_start] = np.arange(count)
-    until = np.searchsorted(start[by_start], np.where(wraps, end - n, end)) + np.where(wraps, count, 0)
-    until = np.where(end - start == n, rank + count, until)
-    place(-(-size // alignment) * alignment, rank, until, order, first, smallest, offset)
+    until = np.searchsorted(start[by_start], np.where(wraps, end - steps, end)) + np.where(wraps, count, 0)
+    until = np.where(end - start == steps, rank + count, until)
+    rounded = -(-size // alignment) * alignment
+    place(rounded, rank, until, order, first=first, smallest=smallest, offset=offset)
 
 
 @jit
-def _scan(
-    size: I64, start: I64, end: I64, n: int, order: I64, first: int, alignment: int, smallest: bool, offset: I64
+def _scan(  # noqa: PLR0913, PLR0917  compiled: no keyword-only parameters
+    size: I64, start: I64, end: I64, steps: int, order: I64, first: int, alignment: int, smallest: bool, offset: I64
 ) -> None:
-    """Do as `fit` by a look at every pair: what the other way must agree with."""
+    """Do as `fit` by a look at every pair: what `_interval_index` must agree with."""
     placed = order.copy()
     for count in range(first, len(order)):
-        x = order[count]
-        s, e, need = start[x], end[x], size[x]
-        floor = 0  # lowest aligned byte above every overlapping buffer seen so far
+        buffer = order[count]
+        own_start, own_end, own_size = start[buffer], end[buffer], size[buffer]
+        lowest = 0  # lowest aligned byte above every overlapping buffer seen so far
         best, best_hole = -1, FAR
-        for k in range(count):
-            y = placed[k]
-            if meet(s, e, start[y], end[y], n):
-                hole = offset[y] - floor
-                if hole >= need and hole < best_hole:
-                    best, best_hole = floor, hole
+        for row in range(count):
+            other = placed[row]
+            if meet(own_start, own_end, start[other], end[other], steps):
+                hole = offset[other] - lowest
+                if hole >= own_size and hole < best_hole:
+                    best, best_hole = lowest, hole
                     if not smallest:
                         break
-                top = (offset[y] + size[y] + alignment - 1) // alignment * alignment
-                floor = max(floor, top)
-        offset[x] = best if best >= 0 else floor
-        k = count
-        while k > 0 and offset[placed[k - 1]] > offset[x]:
-            placed[k] = placed[k - 1]
-            k -= 1
-        placed[k] = x
+                top = (offset[other] + size[other] + alignment - 1) // alignment * alignment
+                lowest = max(lowest, top)
+        offset[buffer] = best if best >= 0 else lowest
+        row = count
+        while row > 0 and offset[placed[row - 1]] > offset[buffer]:
+            placed[row] = placed[row - 1]
+            row -= 1
+        placed[row] = buffer

@@ -5,7 +5,7 @@
     requests   | recorded, served by the fallback | looked up ...          | looked up ...        time right
                | iteration 1  |    iteration 2    |       |  iteration 3   |  iteration 4
                                                   ^       ^
-                                  it repeats: plan        the plan's region is taken where the load is least
+                                  it repeats: plan        the plan's region is taken where fewest bytes are live
 
     addresses  | fallback's blocks |  region of the plan  | fallback's blocks |
                                    ^ one block of the fallback: nobody else has a byte of it
@@ -64,12 +64,12 @@ class SmartPool:
         A number below 1; from the next request on, a placement whose offsets are no multiples of `alignment`.
     CheckError
         From a request: the planner's placement is none. Whatever a planner raises leaves the request undone and the
-        pool as it was, without that plan; the same request can be made again.
+        pool as it was, without that plan; the same request can be repeated.
 
     Notes
     -----
     *Time.* O(1) a request as planned. A deviation costs O(log D), where D live blocks are overdue, and looks at
-    a bounded number of requests; to find the position again after `LOST` of them costs O(live blocks). While it
+    a bounded number of requests; to recover the position after `LOST` of them costs O(live blocks). While it
     records, a request costs O(log horizon). Planning happens once, within a request:
     what the planner takes, and O(n log n) to check its placement of n buffers, `horizon` of them at most.
 
@@ -77,7 +77,7 @@ class SmartPool:
     a request, up to `horizon` of them.
 
     *Safety* does not depend on the position: every block in the region that the table does not hold at
-    the position is *overdue*, and the planned bytes are handed out only if no overdue block has any of them and the
+    the position is *overdue*, and the planned bytes are allocated only if no overdue block has any of them and the
     placement, checked once, has no two buffers that the table holds at once on one byte.
 
     *Recording.* Before the first plan always; afterwards from a deviation on, until two iterations in a row go as
@@ -184,7 +184,7 @@ class SmartPool:
             return self._allocate(asked, stream)
         counts.hits += 1
         counts.requests += 1
-        counts.made(asked, asked)
+        counts.add_block(asked, asked)
         self._live[held.low] = held
         return held.low
 
@@ -202,7 +202,7 @@ class SmartPool:
             self.statistics.hits += 1
         else:
             held = self._outside(asked, stream)
-        self.statistics.made(held.size, asked)
+        self.statistics.add_block(held.size, asked)
         self._live[held.low] = held
         if self._cursor is not None:
             if held.region is None and buffer != NONE and how != "size" and self._cursor.region is not None:
@@ -226,7 +226,7 @@ class SmartPool:
                 self._give_back(region, stream)  # first, since a wait may fail
             region.release(held, stream)
         del self._live[held.low]
-        self.statistics.gone(held.size, held.requested)
+        self.statistics.drop_block(held.size, held.requested)
         if cursor is not None and self._observer is None and cursor.free_as_planned(held):
             self.statistics.requests += 1
             return
@@ -295,9 +295,9 @@ class SmartPool:
     def _begin(self, trace: Trace, placed: Placement, requests: list[int], head: int) -> None:
         """Follow a plan from its first request on."""
         check.placement(trace, placed)
-        for i, offset in enumerate(placed.offset.tolist()):
-            if not trace.buffers.host[i] and offset % self.alignment:
-                raise ValueError(f"buffer {i}: the planned offset {offset} is not a multiple of {self.alignment}")
+        for buffer, offset in enumerate(placed.offset.tolist()):
+            if not trace.buffers.host[buffer] and offset % self.alignment:
+                raise ValueError(f"buffer {buffer}: the planned offset {offset} is not a multiple of {self.alignment}")
         if self._cursor is not None:
             if (old := self._cursor.region) is not None:
                 if old.live:

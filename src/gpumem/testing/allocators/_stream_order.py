@@ -18,7 +18,7 @@ class Used:
 class StreamOrder:
     r"""Which work of one stream is known to come before what another stream does next.
 
-    A block allocated for stream 0 and freed on stream 1 was handed over: stream 1 waited for what stream 0 did with
+    A block allocated for stream 0 and freed on stream 1 changed streams: stream 1 waited for what stream 0 did with
     it, and so for all that stream 0 did before it was allocated::
 
         stream 0   --- earlier work ---[allocate]--- block ---\
@@ -45,6 +45,6 @@ class StreamOrder:
         return use.stream == stream or use.until <= self._known.get(stream, {}).get(use.stream, -1)
 
     def _learns(self, stream: int, known: dict[int, int]) -> None:
-        mine = self._known.setdefault(stream, {})
+        own = self._known.setdefault(stream, {})
         for other, last in known.items():
-            mine[other] = max(mine.get(other, -1), last)
+            own[other] = max(own.get(other, -1), last)

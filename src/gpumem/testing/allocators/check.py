@@ -19,10 +19,10 @@ from gpumem.testing.shrink import shrink
 if TYPE_CHECKING:
     from gpumem.pool.allocators.protocol import Allocator
 
-WINDOW, WINDOWS = 4, 8  # rounds in which the highest address may rise; so many times in a row it may not
-LARGEST = 64 * 2**20  # bytes of a request, where an allocator has no capacity
-WRONG = 0.1  # how often a request that must be refused comes in between
-SHARED = 0.3  # how often one about streams does, where the allocator has `use`
+WINDOW, WINDOWS = 4, 8  # rounds in which the highest address may rise; so many times in a row it may not. Not tuned
+LARGEST = 64 * 2**20  # bytes of a request, where an allocator has no capacity. Not tuned
+WRONG = 0.1  # how often a request that must be refused comes in between. Not tuned
+SHARED = 0.3  # how often one about streams does, where the allocator has `use`. Not tuned
 
 
 @strict
@@ -66,7 +66,7 @@ def check_allocator(
     -----
     About `8 * examples * steps` requests and `3 * examples` allocators. Each history is played on two of them, whose
     answers must agree. On the first one everything is then freed, and the largest block that a new allocator serves
-    must be served again. On the second one the history is repeated, everything freed in between, until a few rounds
+    must be served once more. On the second one the history is repeated, everything freed in between, until a few rounds
     take no higher address, or for 32 rounds. The history that fails is shortened greedily. An allocator without
     `synchronize` cannot move bytes between streams, so recovery and growth are judged on one stream.
 
@@ -99,17 +99,19 @@ def check_allocator(
     for example in range(examples):
         pattern = PATTERNS[example // 2 % len(PATTERNS)]
         seeded = Random(random.getrandbits(64))
-        source = Source(Player(trial.witness()), seeded, trial.max_size, streams if example % 2 else 1, steps)
+        source = Source(
+            Player(trial.witness()), seeded, trial.max_size, streams=streams if example % 2 else 1, steps=steps
+        )
         error: ContractError | None = None
         try:
             trial.meet(pattern, source)
         except ContractError as broken:
             error = broken
         history = source.player.done
-        again = trial.error(history)
-        if again is not None:
-            raise _shortest(trial, history, again) from None
-        if error is not None:  # it did not happen again, so it cannot be shortened
+        shortest = trial.error(history)
+        if shortest is not None:
+            raise _shortest(trial, history, shortest) from None
+        if error is not None:  # it did not happen a second time, so it cannot be shortened
             raise error
 
 
@@ -166,14 +168,14 @@ class Trial:
         """Raise the first thing that is wrong."""
         largest = self.largest
         first = _played(Player(self.witness()), history)
-        repeatable = first.witness.synchronises or not any(getattr(r, "stream", 0) for r in history)
+        repeatable = first.witness.synchronises or not any(getattr(request, "stream", 0) for request in history)
         if repeatable and "recovery" not in self.skip:
             _recovers(first, largest)
-        again = _played(Player(self.witness()), history)
+        second = _played(Player(self.witness()), history)
         if "deterministic" not in self.skip:
-            _same(first, again)
+            _same(first, second)
         if repeatable and "growth" not in self.skip:
-            _settles(again, history)
+            _stays_bounded(second, history)
 
 
 def _played(player: Player, history: Iterable[Request]) -> Player:
@@ -184,18 +186,18 @@ def _played(player: Player, history: Iterable[Request]) -> Player:
     return player
 
 
-def _settles(player: Player, history: Sequence[Request]) -> None:
+def _stays_bounded(player: Player, history: Sequence[Request]) -> None:
     """Repeat until a window of rounds takes no higher address."""
     witness, once = player.witness, len(player.done)
     start, blocks = witness.top, _blocks(history)
     for window in range(WINDOWS):
         before = witness.top
-        for k in range(1, WINDOW + 1):
-            _played(player, _renumbered(history, (window * WINDOW + k) * blocks))
+        for turn in range(1, WINDOW + 1):
+            _played(player, _renumbered(history, (window * WINDOW + turn) * blocks))
         if witness.top == before or witness.top <= (witness.capacity or 0):  # no further than the capacity anyhow
             return
-    told = f"repeated {WINDOW * WINDOWS} times: the highest byte rises from {start} to {witness.top}"
-    raise ContractError("growth", f"request {once - 1}, {told}", player.log[:once], history)
+    reason = f"repeated {WINDOW * WINDOWS} times: the highest byte rises from {start} to {witness.top}"
+    raise ContractError("growth", f"request {once - 1}, {reason}", player.log[:once], history)
 
 
 def _blocks(history: Iterable[Request]) -> int:
@@ -212,16 +214,18 @@ def _recovers(player: Player, largest: int) -> None:
     history = tuple(player.done)
     player.perform(Allocate(_blocks(history), largest))
     if player.offsets[-1] is None:
-        told = f"all is freed, but {largest} bytes, which a new allocator serves, are refused"
-        raise ContractError("recovery", f"request {len(history)}, {told}", player.log, history)
+        reason = f"all is freed, but {largest} bytes, which a new allocator serves, are refused"
+        raise ContractError("recovery", f"request {len(history)}, {reason}", player.log, history)
 
 
 def _same(first: Player, second: Player) -> None:
-    places = [k for k, request in enumerate(second.done) if isinstance(request, Allocate)]
-    for mine, other, k in zip(first.offsets, second.offsets, places):
-        if mine != other:
-            told = f"the same requests gave {mine} with one new allocator and {other} with the next"
-            raise ContractError("deterministic", f"request {k}, {told}", second.log[: k + 1], second.done[: k + 1])
+    places = [place for place, request in enumerate(second.done) if isinstance(request, Allocate)]
+    for offset, other, place in zip(first.offsets, second.offsets, places):
+        if offset != other:
+            reason = f"the same requests gave {offset} with one new allocator and {other} with the next"
+            raise ContractError(
+                "deterministic", f"request {place}, {reason}", second.log[: place + 1], second.done[: place + 1]
+            )
 
 
 def _shortest(trial: Trial, history: list[Request], error: ContractError) -> ContractError:
@@ -230,19 +234,29 @@ def _shortest(trial: Trial, history: list[Request], error: ContractError) -> Con
     whole = list(error.requests)  # as performed: cut off after the error, and with all rounds before it
     error = shrink(whole if fails(whole) else history, error, fails, _simpler)
     number: dict[int, int] = {}
-    found = [renumbered(request, lambda block: number.setdefault(block, len(number))) for request in error.requests]
-    return fails(found) or error
+    numbered = [renumbered(request, lambda block: number.setdefault(block, len(number))) for request in error.requests]
+    return fails(numbered) or error
 
 
 def _simpler(request: Request) -> list[Request]:
     """Return the same request with a rounder or smaller size, or on the first stream."""
-    found: list[Request] = []
+    simpler: list[Request] = []
     if isinstance(request, Allocate):
         size = request.size
-        smaller = {1, size // 2, size - 1, *(size // u * u for u in UNITS), *(u for u in UNITS if u < size)}
-        found += [Allocate(request.block, s, request.stream) for s in sorted(smaller) if 1 <= s < size]
+        smaller = {
+            1,
+            size // 2,
+            size - 1,
+            *(size // unit * unit for unit in UNITS),
+            *(unit for unit in UNITS if unit < size),
+        }
+        simpler += [
+            Allocate(request.block, smaller_size, request.stream)
+            for smaller_size in sorted(smaller)
+            if 1 <= smaller_size < size
+        ]
         if request.stream:
-            found.append(Allocate(request.block, size))
+            simpler.append(Allocate(request.block, size))
     elif isinstance(request, Free | Use) and request.stream:
-        found.append(replace(request, stream=0))
-    return found
+        simpler.append(replace(request, stream=0))
+    return simpler

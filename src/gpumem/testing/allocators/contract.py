@@ -11,7 +11,7 @@ The model keeps the live blocks and who used the free bytes last, and knows noth
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -30,13 +30,13 @@ RULES = {
     "alignment": "an offset is a multiple of the attribute `alignment`",
     "overlap": "no byte belongs to two live blocks",
     "double free": "freeing a block twice is refused with ValueError and changes nothing",
-    "unknown free": "freeing what was never handed out is refused with ValueError and changes nothing",
+    "unknown free": "freeing what was never allocated is refused with ValueError and changes nothing",
     "stream": "bytes that one stream used go to another one only after a call of `synchronize`",
     "capacity": "live blocks have `capacity` bytes at most",
     "statistics": "`statistics` agree with what was asked for and freed",
     "service": "a new allocator has a byte to give",
     "recovery": "once everything is freed, it serves what it served when it was new",
-    "growth": "the same requests again and again do not take ever higher addresses",
+    "growth": "the same requests, repeated, do not take ever higher addresses",
     "deterministic": "two allocators that are asked the same give the same offsets",
 }
 OPTIONAL = ("stream", "capacity", "statistics", "recovery", "growth", "deterministic")
@@ -48,6 +48,20 @@ def optional(skip: Collection[str], rules: Collection[str] = OPTIONAL) -> frozen
         if rule not in rules:
             raise ValueError(f"skip: {rule!r} is not one of {', '.join(rules)}")
     return frozenset(skip)
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What the model counts: as `gpumem.pool.allocators.protocol.Count`, of which it shares no code."""
+
+    current: int = 0
+    peak: int = 0
+    total: int = 0
+
+    def add(self, amount: int) -> None:
+        self.current += amount
+        self.peak = max(self.peak, self.current)
+        self.total += amount
 
 
 class Witness:
@@ -66,7 +80,7 @@ class Witness:
     live : dict[int, int]
         Bytes of each live block, by offset.
     top : int
-        Highest byte handed out so far, plus one.
+        Highest byte allocated so far, plus one.
     synchronises : bool
         Whether the allocator has `synchronize`, so that it may reuse bytes across streams.
     listens, coalesces : bool
@@ -104,27 +118,27 @@ class Witness:
         self.synchronises = hasattr(allocator, "synchronize")
         self.listens, self.coalesces = hasattr(allocator, "use"), hasattr(allocator, "sync_and_coalesce")
         self._used: list[Used] = []  # free bytes that a stream may still be using
-        self._users: dict[int, dict[int, int]] = {}  # of a live block: streams told of by `use`, the last request
+        self._users: dict[int, dict[int, int]] = {}  # of a live block: streams that `use` named, the last request
         self._order = StreamOrder()
-        self._once: set[int] = set()  # offsets that were handed out at some time
-        self._blocks, self._bytes = [0, 0, 0], [0, 0, 0]  # current, peak, total
+        self._ever_allocated: set[int] = set()  # offsets that were allocated at some time
+        self._blocks, self._bytes = _Counted(), _Counted()
         if self.synchronises:
             allocator.synchronize = self._synchronised  # type: ignore[attr-defined]
 
     @property
     def capacity(self) -> int | None:
         """The allocator's, None where it has none."""
-        found: int | None = getattr(self.allocator, "capacity", None)
-        return found
+        capacity: int | None = getattr(self.allocator, "capacity", None)
+        return capacity
 
     def holes(self) -> list[tuple[int, int]]:
         """Return the free ranges below live blocks, lowest first."""
-        found, floor = [], 0
+        holes, top = [], 0
         for low, size in sorted(self.live.items()):
-            if low > floor:
-                found.append((floor, low))
-            floor = low + size
-        return found
+            if low > top:
+                holes.append((top, low))
+            top = low + size
+        return holes
 
     def allocate(self, size: int, *, stream: int = 0) -> int:
         """Pass the request on; see the class."""
@@ -160,11 +174,13 @@ class Witness:
         if offset not in self.live:
             self._refuses(call, offset, stream)
         size = self.live.pop(offset)
-        for count, change in ((self._blocks, 1), (self._bytes, size)):
-            count[0] -= change
+        self._blocks.current -= 1
+        self._bytes.current -= size
         self._order.freed(offset, stream)
         users = {**self._users.pop(offset, {}), stream: self._order.now}
-        self._used += [Used(offset, offset + size, s, until) for s, until in users.items()]  # the call may synchronise
+        self._used += [
+            Used(offset, offset + size, name, until) for name, until in users.items()
+        ]  # the call may synchronise
         try:
             self.allocator.free(offset, stream=stream)
         except Exception as refused:
@@ -199,7 +215,7 @@ class Witness:
         self._users.clear()
 
     def _refuses(self, call: str, offset: int, stream: int) -> NoReturn:
-        rule = "double free" if offset in self._once else "unknown free"
+        rule = "double free" if offset in self._ever_allocated else "unknown free"
         before = self._counted()
         try:
             self.allocator.free(offset, stream=stream)
@@ -237,45 +253,50 @@ class Witness:
             if not self._order.before(use, stream) and "stream" not in self.skip:
                 got = f"bytes [{max(use.low, offset)}, {min(use.high, end)}), used on stream {use.stream}"
                 self._broken("stream", f"{call} for stream {stream} got {got} and not synchronised")
-            left += [replace(use, low=a, high=b) for a, b in ((use.low, offset), (end, use.high)) if a < b]
+            left += [
+                replace(use, low=low, high=high) for low, high in ((use.low, offset), (end, use.high)) if low < high
+            ]
         self._used[:] = left
 
     def _hand_out(self, offset: int, size: int, stream: int) -> None:
         self.live[offset] = size
         self._order.allocated(offset, stream)
-        self._once.add(offset)
+        self._ever_allocated.add(offset)
         self.top = max(self.top, offset + size)
-        for count, change in ((self._blocks, 1), (self._bytes, size)):
-            count[0] += change
-            count[1] = max(count[1], count[0])
-            count[2] += change
+        self._blocks.add(1)
+        self._bytes.add(size)
 
     def _agrees(self, call: str) -> None:
         """Compare what the allocator says of itself with the model."""
-        held, capacity = self._bytes[0], self.capacity
+        held, capacity = self._bytes.current, self.capacity
         if capacity is not None and held > capacity and "capacity" not in self.skip:
             self._broken("capacity", f"{call}: live blocks have {held} bytes, the capacity is {capacity}")
-        found = getattr(self.allocator, "statistics", None)
-        if found is None or "statistics" in self.skip:
+        statistics = getattr(self.allocator, "statistics", None)
+        if statistics is None or "statistics" in self.skip:
             return
         for name, model in (("blocks", self._blocks), ("requested", self._bytes)):
-            count = getattr(found, name)
-            for part, mine in zip(("current", "peak", "total"), model):
-                if getattr(count, part) != mine:
-                    told = f"{name}.{part} is {getattr(count, part)}, right is {mine}"
-                    self._broken("statistics", f"after {call}, {told}")
-        asked, given, taken = found.requested.current, found.allocated.current, found.reserved.current
-        if not asked <= given <= taken <= found.reserved.peak:
-            told = f"requested {asked} <= allocated {given} <= reserved {taken} <= its peak {found.reserved.peak}"
-            self._broken("statistics", f"after {call}, this does not hold: {told}")
+            count = getattr(statistics, name)
+            for part in ("current", "peak", "total"):
+                if getattr(count, part) != (right := getattr(model, part)):
+                    reason = f"{name}.{part} is {getattr(count, part)}, right is {right}"
+                    self._broken("statistics", f"after {call}, {reason}")
+        asked, given, taken = (
+            count.current for count in (statistics.requested, statistics.allocated, statistics.reserved)
+        )
+        if not asked <= given <= taken <= statistics.reserved.peak:
+            order = f"requested {asked} <= allocated {given} <= reserved {taken} <= its peak {statistics.reserved.peak}"
+            self._broken("statistics", f"after {call}, this does not hold: {order}")
 
     def _counted(self) -> Any:
         """Return a copy of the statistics, None where there are none."""
-        found = getattr(self.allocator, "statistics", None)
-        if found is None or "statistics" in self.skip:
+        statistics = getattr(self.allocator, "statistics", None)
+        if statistics is None or "statistics" in self.skip:
             return None
         parts = ("blocks", "requested", "allocated", "reserved")
-        return [(getattr(found, p).current, getattr(found, p).peak, getattr(found, p).total) for p in parts]
+        return [
+            (getattr(statistics, part).current, getattr(statistics, part).peak, getattr(statistics, part).total)
+            for part in parts
+        ]
 
     def _unchanged(self, rule: str, call: str, before: Any) -> None:
         if self._counted() != before:

@@ -19,7 +19,7 @@ class Player:
 
     Attributes
     ----------
-    live, gone : dict[int, int]
+    live, freed : dict[int, int]
         Offset of each block that is live, and that was freed.
     done : list of Request
         What was performed, without the requests that did nothing.
@@ -42,7 +42,7 @@ class Player:
     def __init__(self, witness: Witness) -> None:
         self.witness = witness
         self.live: dict[int, int] = {}
-        self.gone: dict[int, int] = {}
+        self.freed: dict[int, int] = {}
         self.done: list[Request] = []
         self.offsets: list[int | None] = []
         self.log: list[str] = []
@@ -66,8 +66,8 @@ class Player:
             elif (offset := self._wrong(request)) is not None:
                 self._refused(request, offset)
         except ContractError as broken:
-            told = f"request {len(self.done) - 1}, {broken.reason}"
-            raise ContractError(broken.rule, told, self.log, self.done) from broken.__cause__
+            reason = f"request {len(self.done) - 1}, {broken.reason}"
+            raise ContractError(broken.rule, reason, self.log, self.done) from broken.__cause__
 
     def blocks(self) -> list[int]:
         """Return the live blocks, lowest address first."""
@@ -93,7 +93,7 @@ class Player:
 
     def _free(self, request: Free) -> None:
         self._write(request, f"a.free(p{request.block}{_on(request.stream)})")
-        offset = self.gone[request.block] = self.live.pop(request.block)
+        offset = self.freed[request.block] = self.live.pop(request.block)
         self.witness.free(offset, stream=request.stream)
 
     def _use(self, request: Use) -> None:
@@ -102,7 +102,7 @@ class Player:
 
     def _wrong(self, request: WrongFree) -> int | None:
         """Return the offset that it means, None where there is nothing wrong with it."""
-        base = 0 if request.block < 0 else self.live.get(request.block, self.gone.get(request.block))
+        base = 0 if request.block < 0 else self.live.get(request.block, self.freed.get(request.block))
         offset = None if base is None else base + request.distance
         return None if offset in self.witness.live else offset
 

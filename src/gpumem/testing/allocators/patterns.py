@@ -27,16 +27,18 @@ class Source:
 
     def size(self) -> int:
         """Return a size: near a multiple of a unit, near a fraction of the largest, tiny, or any."""
-        r = self.random
-        kind = r.random()
+        rng = self.random
+        kind = rng.random()
         if kind < 0.35:
-            size = r.choice([u for u in UNITS if u <= self.max_size]) * r.randint(1, 4) + r.randint(-1, 1)
+            size = rng.choice([unit for unit in UNITS if unit <= self.max_size]) * rng.randint(1, 4) + rng.randint(
+                -1, 1
+            )
         elif kind < 0.65:
-            size = self.max_size // r.randint(1, 12) + r.randint(-1, 1)
+            size = self.max_size // rng.randint(1, 12) + rng.randint(-1, 1)
         elif kind < 0.8:
-            size = r.randint(1, 16)
+            size = rng.randint(1, 16)
         else:
-            size = int(2 ** r.uniform(0, (self.max_size).bit_length()))
+            size = int(2 ** rng.uniform(0, (self.max_size).bit_length()))
         return self.clip(size)
 
     def clip(self, size: int) -> int:
@@ -63,114 +65,116 @@ class Source:
 
     def wrong(self) -> Request:
         """Return a request that must be refused."""
-        r, player = self.random, self.player
-        if r.random() < 0.3:
-            return Allocate(len(player.offsets), r.choice([0, 0, -1, -256]))
-        if player.gone and r.random() < 0.6:
-            return WrongFree(r.choice(sorted(player.gone)))
-        low, size = r.choice(sorted(player.witness.live.items()) or [(0, 1)])
-        return WrongFree(-1, r.choice([-1, low + 1, low + size - 1, low + size, player.witness.top + 4096]))
+        rng, player = self.random, self.player
+        if rng.random() < 0.3:
+            return Allocate(len(player.offsets), rng.choice([0, 0, -1, -256]))
+        if player.freed and rng.random() < 0.6:
+            return WrongFree(rng.choice(sorted(player.freed)))
+        low, size = rng.choice(sorted(player.witness.live.items()) or [(0, 1)])
+        return WrongFree(-1, rng.choice([-1, low + 1, low + size - 1, low + size, player.witness.top + 4096]))
 
 
 Pattern = Callable[[Source], Iterator[Request]]
 
 
-def mix(s: Source) -> Iterator[Request]:
+def mix(source: Source) -> Iterator[Request]:
     """Anything, in any order."""
-    for _ in range(s.steps):
-        blocks = s.player.blocks()
-        if blocks and s.random.random() < 0.45:
-            yield s.give(s.random.choice(blocks))
+    for _ in range(source.steps):
+        blocks = source.player.blocks()
+        if blocks and source.random.random() < 0.45:
+            yield source.give(source.random.choice(blocks))
         else:
-            yield s.take(s.size())
+            yield source.take(source.size())
 
 
-def fill(s: Source) -> Iterator[Request]:
-    """Fill it up, free every other block, ask for these bytes again and for more than a hole has."""
-    size = s.size()
-    for _ in range(s.steps // 2):
-        yield s.take(size)
-        if s.player.offsets[-1] is None:
+def fill(source: Source) -> Iterator[Request]:
+    """Fill it up, free every other block, ask for these bytes once more and for more than a hole has."""
+    size = source.size()
+    for _ in range(source.steps // 2):
+        yield source.take(size)
+        if source.player.offsets[-1] is None:
             break
-    for block in s.player.blocks()[s.random.randint(0, 1) :: 2]:
-        yield s.give(block)
+    for block in source.player.blocks()[source.random.randint(0, 1) :: 2]:
+        yield source.give(block)
     for extra in (1, 0, -1, 0):
-        yield s.take(size + extra)
-    yield from _free_some(s)
+        yield source.take(size + extra)
+    yield from _free_some(source)
 
 
-def neighbours(s: Source) -> Iterator[Request]:
+def neighbours(source: Source) -> Iterator[Request]:
     """Free blocks that touch, in any order, then ask for exactly their bytes, one more, and parts."""
-    sizes = [s.size()] * 5 if s.random.random() < 0.5 else [s.size() for _ in range(5)]
-    for _ in range(max(1, s.steps // 20)):
-        stream = s.stream()
+    sizes = [source.size()] * 5 if source.random.random() < 0.5 else [source.size() for _ in range(5)]
+    for _ in range(max(1, source.steps // 20)):
+        stream = source.stream()
         for size in sizes:
-            yield s.take(size, stream)
-        blocks = s.player.blocks()
-        first = s.random.randrange(max(1, len(blocks) - 1))
-        together = blocks[first : first + s.random.randint(2, 3)]
-        room = sum(s.player.witness.live[s.player.live[block]] for block in together)
-        s.random.shuffle(together)
+            yield source.take(size, stream)
+        blocks = source.player.blocks()
+        first = source.random.randrange(max(1, len(blocks) - 1))
+        together = blocks[first : first + source.random.randint(2, 3)]
+        freed = sum(source.player.witness.live[source.player.live[block]] for block in together)
+        source.random.shuffle(together)
         for block in together:
-            yield s.give(block)
-        for size in s.random.sample([room + 1, room, room - 1, room // 2], 2):
-            yield s.take(size)
-        yield from _free_some(s)
+            yield source.give(block)
+        for size in source.random.sample([freed + 1, freed, freed - 1, freed // 2], 2):
+            yield source.take(size)
+        yield from _free_some(source)
 
 
-def holes(s: Source) -> Iterator[Request]:
+def holes(source: Source) -> Iterator[Request]:
     """Ask for exactly the bytes of a hole, for one more, and for one less."""
     for _ in range(5):
-        yield s.take(s.size())
-    for _ in range(s.steps // 4):
-        found = s.player.witness.holes()
-        if found and s.random.random() < 0.6:
-            low, high = s.random.choice(found)
-            yield s.take(high - low + s.random.choice([-1, 0, 0, 1]))
-        elif blocks := s.player.blocks():
-            yield s.give(s.random.choice(blocks))
-            yield s.take(s.size())
+        yield source.take(source.size())
+    for _ in range(source.steps // 4):
+        free_ranges = source.player.witness.holes()
+        if free_ranges and source.random.random() < 0.6:
+            low, high = source.random.choice(free_ranges)
+            yield source.take(high - low + source.random.choice([-1, 0, 0, 1]))
+        elif blocks := source.player.blocks():
+            yield source.give(source.random.choice(blocks))
+            yield source.take(source.size())
 
 
-def stack_and_queue(s: Source) -> Iterator[Request]:
+def stack_and_queue(source: Source) -> Iterator[Request]:
     """Blocks of one size, last in first out, then first in first out."""
-    size, many = s.size(), max(2, s.steps // 8)
+    size, many = source.size(), max(2, source.steps // 8)
     for last in (True, False):
         for _ in range(many):
-            yield s.take(size)
-        for block in sorted(s.player.live, reverse=last):
-            yield s.give(block)
+            yield source.take(size)
+        for block in sorted(source.player.live, reverse=last):
+            yield source.give(block)
 
 
-def large_and_small(s: Source) -> Iterator[Request]:
+def large_and_small(source: Source) -> Iterator[Request]:
     """Large and small in turn; the large go, and others come into their place."""
-    large, small = s.max_size // s.random.randint(3, 8), s.random.choice([1, 100, 256, 513])
-    for _ in range(s.steps // 6):
-        yield s.take(large)
-        yield s.take(small)
-    for block in sorted(s.player.live)[::2]:
-        yield s.give(block)
-    for _ in range(s.steps // 6):
-        yield s.take(s.random.choice([large // 2, large + 1, large, small]))
-    yield from _free_some(s)
+    large, small = source.max_size // source.random.randint(3, 8), source.random.choice([1, 100, 256, 513])
+    for _ in range(source.steps // 6):
+        yield source.take(large)
+        yield source.take(small)
+    for block in sorted(source.player.live)[::2]:
+        yield source.give(block)
+    for _ in range(source.steps // 6):
+        yield source.take(source.random.choice([large // 2, large + 1, large, small]))
+    yield from _free_some(source)
 
 
-def exchange(s: Source) -> Iterator[Request]:
+def exchange(source: Source) -> Iterator[Request]:
     """Freed on one stream, asked for on another: as it was, a part of it, and with what lies beside it."""
-    for _ in range(s.steps // 5):
-        size = s.size()
-        yield s.take(size)
-        yield s.take(size)
-        for block in s.player.blocks()[: s.random.randint(1, 2)]:
-            yield s.give(block, s.random.randrange(s.streams))
-        yield s.take(s.random.choice([size, size // 2, size - 1, 2 * size]), s.random.randrange(s.streams))
+    for _ in range(source.steps // 5):
+        size = source.size()
+        yield source.take(size)
+        yield source.take(size)
+        for block in source.player.blocks()[: source.random.randint(1, 2)]:
+            yield source.give(block, source.random.randrange(source.streams))
+        yield source.take(
+            source.random.choice([size, size // 2, size - 1, 2 * size]), source.random.randrange(source.streams)
+        )
 
 
-def _free_some(s: Source) -> Iterator[Request]:
-    blocks = s.player.blocks()
-    s.random.shuffle(blocks)
-    for block in blocks[: s.random.choice([len(blocks), len(blocks) // 2])]:
-        yield s.give(block)
+def _free_some(source: Source) -> Iterator[Request]:
+    blocks = source.player.blocks()
+    source.random.shuffle(blocks)
+    for block in blocks[: source.random.choice([len(blocks), len(blocks) // 2])]:
+        yield source.give(block)
 
 
 PATTERNS: tuple[Pattern, ...] = (mix, fill, neighbours, holes, stack_and_queue, large_and_small, exchange)

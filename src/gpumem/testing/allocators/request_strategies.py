@@ -13,8 +13,8 @@ from gpumem.testing.requests import Allocate, Free
 
 def request_sizes(max_size: int) -> st.SearchStrategy[int]:
     """Draw sizes in [1, max_size]: often next to a multiple of a rounding unit, or to a part of the largest."""
-    beside = {unit * k + d for unit in UNITS for k in (1, 2, 3, 4) for d in (-1, 0, 1)}
-    parts = {max_size // k + d for k in range(1, 13) for d in (-1, 0, 1)}
+    beside = {unit * multiple + distance for unit in UNITS for multiple in (1, 2, 3, 4) for distance in (-1, 0, 1)}
+    parts = {max_size // multiple + distance for multiple in range(1, 13) for distance in (-1, 0, 1)}
     return st.sampled_from(sorted(size for size in beside | parts if 1 <= size <= max_size)) | st.integers(1, max_size)
 
 
@@ -58,15 +58,19 @@ def requests(
     """
     ask = st.tuples(sizes or request_sizes(max_size), st.integers(0, streams - 1))
     give = st.tuples(st.integers(0, 7), st.integers(0, streams - 1))
-    steps = draw(st.lists(ask.map(lambda a: ("ask", *a)) | give.map(lambda g: ("give", *g)), max_size=max_requests))
-    found: list[Allocate | Free] = []
+    steps = draw(
+        st.lists(
+            ask.map(lambda drawn: ("ask", *drawn)) | give.map(lambda drawn: ("give", *drawn)), max_size=max_requests
+        )
+    )
+    drawn_requests: list[Allocate | Free] = []
     live: list[int] = []
     made = 0
     for kind, number, stream in steps:
         if kind == "ask":
-            found.append(Allocate(made, number, stream))
+            drawn_requests.append(Allocate(made, number, stream))
             live.append(made)
             made += 1
         elif live:
-            found.append(Free(live.pop(number % len(live)), stream))
-    return found
+            drawn_requests.append(Free(live.pop(number % len(live)), stream))
+    return drawn_requests

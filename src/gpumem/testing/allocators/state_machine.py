@@ -46,8 +46,8 @@ def allocator_machine(
     Notes
     -----
     Every answer is checked at once. At the end of an example the history is played on more new allocators, for the
-    rules `recovery`, `growth` and `deterministic`, as in `check_allocator`. What is found in an allocator that cannot
-    be repeated is a part of Hypothesis' `FlakyFailure` where it does not happen again.
+    rules `recovery`, `growth` and `deterministic`, as in `check_allocator`. What breaks in an allocator that cannot
+    be repeated is a part of Hypothesis' `FlakyFailure` where it does not happen a second time.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def allocator_machine(
         @rule(pattern=st.sampled_from(PATTERNS), random=st.randoms(use_true_random=True), steps=st.integers(1, 8))
         def ask(self, pattern: Pattern, random: Random, steps: int) -> None:
             try:
-                trial.meet(pattern, Source(self.player, random, trial.max_size, streams, steps))
+                trial.meet(pattern, Source(self.player, random, trial.max_size, streams=streams, steps=steps))
             except ContractError:
                 self.broken = True
                 raise

@@ -71,7 +71,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Do something with a block that is gone: `free`, `read`, `write` or `exec`; a device refuses with ValueError."""
+    """Do something with a freed block: `free`, `read`, `write` or `exec`; a device refuses with ValueError."""
 
     call: str
     block: int
@@ -127,18 +127,18 @@ class Mixing:
 
     def __call__(self, reads: Sequence[int], writes: Sequence[int], fails: str = "") -> Start:
         """Return the call of an op that reads and writes these blocks."""
-        place = {block: i for i, block in enumerate(dict.fromkeys([*reads, *writes]))}
-        took, made = [[place[block] for block in dict.fromkeys(some)] for some in (reads, writes)]
+        place = {block: number for number, block in enumerate(dict.fromkeys([*reads, *writes]))}
+        read_places, written_places = [[place[block] for block in dict.fromkeys(some)] for some in (reads, writes)]
         library, digest = self.library, self.digest
 
         def start(stream: object, *arrays: Any) -> None:
             if fails == BEFORE:
                 raise Fault(f"an op that fails {fails} its work")
             library.clear(stream, digest)
-            for i in took:
-                library.checksum(stream, arrays[i], digest, i)
-            for i in made:
-                library.fill(stream, digest, arrays[i], i)
+            for number in read_places:
+                library.checksum(stream, arrays[number], digest, number)
+            for number in written_places:
+                library.fill(stream, digest, arrays[number], number)
             if fails:
                 raise Fault(f"an op that fails {fails} its work")
 

@@ -28,7 +28,7 @@ from gpumem.testing.shrink import shrink
 SMALL = 8  # bytes of a block that fails as well as a large one
 DEVICE_RULES = {
     "bytes": "what a program reads is what it reads where nothing moves",
-    "refusal": "a block that is gone is refused with ValueError, and what an op raises comes out of `exec`",
+    "refusal": "a freed block is refused with ValueError, and what an op raises comes out of `exec`",
     "error": "a legal call raises nothing",
 }
 
@@ -96,8 +96,8 @@ def _shortest(
     """The error of a short program that breaks the same rule."""
 
     def fails(some: list[DeviceCall]) -> ContractError | None:
-        found = _judged(_legal(some), factory, mixing)
-        return found if found is not None and found.rule == error.rule else None
+        error_again = _judged(_legal(some), factory, mixing)
+        return error_again if error_again is not None and error_again.rule == error.rule else None
 
     return shrink([*calls], error, fails, _simpler)
 
@@ -106,26 +106,26 @@ def _judged(
     calls: Sequence[DeviceCall], factory: Callable[[int], AnyDevice], mixing: Mixing | None
 ) -> ContractError | None:
     """Return what is wrong with a device that performs a program, or None."""
-    log = [told(call) for call in calls]
+    log = [as_line(call) for call in calls]
     try:
         device = factory(widest(calls))
-        found = perform(calls, device, mixing)
+        looks = perform(calls, device, mixing)
         getattr(device, "close", lambda: None)()
     except AssertionError as broken:
         return ContractError("refusal", str(broken), log)
     except Exception as broken:
         return ContractError("error", f"{type(broken).__name__}: {broken}", log)
-    for k, (mine, right) in enumerate(zip(found, perform(calls, Unmanaged()))):
-        if wrong := _difference(mine, right):
-            return ContractError("bytes", f"look {k}: {wrong}", log)
+    for number, (own, right) in enumerate(zip(looks, perform(calls, Unmanaged()))):
+        if wrong := _difference(own, right):
+            return ContractError("bytes", f"look {number}: {wrong}", log)
     return None
 
 
-def _difference(mine: Bytes, right: Bytes) -> str:
-    if len(mine) != len(right):
-        return f"{len(mine)} bytes, not {len(right)}"
-    differs = (mine != right).nonzero()[0].tolist()
-    return f"byte {differs[0]} is {mine[differs[0]]}, not {right[differs[0]]}" if differs else ""
+def _difference(own: Bytes, right: Bytes) -> str:
+    if len(own) != len(right):
+        return f"{len(own)} bytes, not {len(right)}"
+    differs = (own != right).nonzero()[0].tolist()
+    return f"byte {differs[0]} is {own[differs[0]]}, not {right[differs[0]]}" if differs else ""
 
 
 def _simpler(call: DeviceCall) -> Iterator[DeviceCall]:
@@ -136,15 +136,15 @@ def _simpler(call: DeviceCall) -> Iterator[DeviceCall]:
         case Compute(_, reads, writes):
             if not call.fails:
                 yield Put(writes[0], 0)
-            yield from (replace(call, reads=reads[:k] + reads[k + 1 :]) for k in range(len(reads)))
-            yield from (replace(call, writes=writes[:k] + writes[k + 1 :]) for k in range(len(writes[1:])))
+            yield from (replace(call, reads=reads[:place] + reads[place + 1 :]) for place in range(len(reads)))
+            yield from (replace(call, writes=writes[:place] + writes[place + 1 :]) for place in range(len(writes[1:])))
 
 
 def _legal(calls: Iterable[DeviceCall]) -> list[DeviceCall]:
     """Leave out what nobody may call: on blocks that there are not, or that nobody has written."""
     filled: dict[int, bool] = {}  # live blocks, and whether they have bytes
-    gone: set[int] = set()
-    kept = []
+    freed: set[int] = set()
+    legal = []
     for call in calls:
         match call:
             case Malloc(block):
@@ -152,7 +152,7 @@ def _legal(calls: Iterable[DeviceCall]) -> list[DeviceCall]:
             case Drop(block):
                 right = block in filled
                 filled.pop(block, None)
-                gone |= {block} if right else set()
+                freed |= {block} if right else set()
             case Put(block):
                 right = block in filled
                 filled |= {block: True} if right else {}
@@ -162,16 +162,16 @@ def _legal(calls: Iterable[DeviceCall]) -> list[DeviceCall]:
                 right = all(filled.get(block, False) for block in reads) and all(block in filled for block in writes)
                 filled |= dict.fromkeys(writes, True) if right and not call.fails else {}
             case Wrong(_, block):
-                right = block in gone
+                right = block in freed
         if right:
-            kept.append(call)
-    return kept
+            legal.append(call)
+    return legal
 
 
-def told(call: DeviceCall) -> str:
+def as_line(call: DeviceCall) -> str:
     """Return a call as a line of a program.
 
-    >>> told(Compute("add", (1, 2), (2,)))
+    >>> as_line(Compute("add", (1, 2), (2,)))
     "device.exec('add', [x1, x2], [x2])"
     """
     match call:
@@ -184,7 +184,7 @@ def told(call: DeviceCall) -> str:
         case Drop(block):
             return f"device.free(x{block})"
         case Wrong(what, block):
-            return f"device.{what}(x{block})  # which is gone"
+            return f"device.{what}(x{block})  # which was freed"
     reads, writes = (", ".join(f"x{block}" for block in row) for row in (call.reads, call.writes))
     fails = f"  # fails {call.fails} its work" if call.fails else ""
     return f"device.exec({call.op!r}, [{reads}], [{writes}]){fails}"

@@ -1,6 +1,6 @@
-"""Random training programs that know nothing of plans: steady for a while, then something else, then steady again.
+"""Random training programs that know nothing of plans: steady for a while, then something else, then steady once more.
 
-An iteration is drawn once as a net and then written down again and again, with new blocks and new data::
+An iteration is drawn once as a net and then written down once an iteration, with new blocks and new data::
 
     x = input       y0 = layer 0 (x, w0)    y1 = layer 1 (y0, w1, x)  ...          activations live to
     ... d1 = back 1 (y1, w1, y0)   w1 = update 1 (w1, d1)   d0 = back 0 (d1, ...)    the backward half
@@ -10,14 +10,14 @@ An iteration is drawn once as a net and then written down again and again, with 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from gpumem.base.arguments import strict
 from gpumem.testing.devices.calls import AFTER, BEFORE, Compute, DeviceCall, Drop, Look, Malloc, Put, Wrong
 
 SIZES = (0, 8, 100, 256, 256, 512, 1000, 1024, 1024, 2048, 4096)  # equal ones are common, and hard
-STEADY = 6  # iterations, more or less, of what repeats
+STEADY = 6  # iterations, more or less, of what repeats. Not tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +46,20 @@ class _Net:
 
 @dataclass(frozen=True, slots=True)
 class LiveProgram:
-    """A program, and where it settles.
+    """A program, and from where on it repeats.
 
     Parameters
     ----------
     calls : tuple of DeviceCall
         They end with a `Look` at every block that is live and has bytes.
-    settles : int
+    steady_from : int
         From this call on it repeats, up to these looks.
     period : int
         Calls of what repeats.
     """
 
     calls: tuple[DeviceCall, ...]
-    settles: int
+    steady_from: int
     period: int
 
     @property
@@ -116,28 +116,29 @@ class _Writer:
 
     def op(self, name: str, reads: list[int], writes: list[int], fails: str = "") -> None:
         """Add an op; it takes a nanosecond a byte, and some."""
-        took = 100 + sum(self.size[block] for block in {*reads, *writes})
-        self.calls.append(Compute(name, tuple(reads), tuple(writes), took, fails))
+        duration = 100 + sum(self.size[block] for block in {*reads, *writes})
+        self.calls.append(Compute(name, tuple(reads), tuple(writes), duration=duration, fails=fails))
         if not fails:
             self.filled |= dict.fromkeys(writes)
 
     # what is drawn
 
     def net(self) -> _Net:
-        r = self.random
+        rng = self.random
         layers = tuple(
             _Layer(
-                size=r.choice(SIZES),
-                scratch=r.choice(SIZES) if r.random() < 0.2 else 0,
-                weight=r.randrange(len(self.lasting)),
-                skip=r.choice([0, 0, 0, 1, 2, 3]),
-                changes=r.random() < 0.3,
-                early=r.random() < 0.2,
-                looks=r.random() < 0.05,
+                size=rng.choice(SIZES),
+                scratch=rng.choice(SIZES) if rng.random() < 0.2 else 0,
+                weight=rng.randrange(len(self.lasting)),
+                skip=rng.choice([0, 0, 0, 1, 2, 3]),
+                changes=rng.random() < 0.3,
+                early=rng.random() < 0.2,
+                looks=rng.random() < 0.05,
             )
-            for _ in range(r.randint(2, 12))
+            for _ in range(rng.randint(2, 12))
         )
-        return _Net(r.choice(SIZES), r.random() < 0.6, layers, r.random() < 0.2, r.choice([0, 1, 2, 2]))
+        size, arrives = rng.choice(SIZES), rng.random() < 0.6
+        return _Net(size, arrives, layers, late=rng.random() < 0.2, carries=rng.choice([0, 1, 2, 2]))
 
     # an iteration
 
@@ -145,12 +146,12 @@ class _Writer:
         """Write an iteration down, at so many times the batch; one that fails breaks off in the middle."""
         self.begun.append(len(self.calls))
         over: list[int] = []
-        x = self.new(int(net.size * scale), "input") if net.arrives or scale != 1 else self.lasting[0]
-        self.put(x)
-        made = [x]
-        for k, layer in enumerate(net.layers):
-            self._forward(k, layer, made, scale, over if net.late else None)
-            if k == 0 and learns and net.carries == 2 and self.loss > 0:
+        batch = self.new(int(net.size * scale), "input") if net.arrives or scale != 1 else self.lasting[0]
+        self.put(batch)
+        made = [batch]
+        for number, layer in enumerate(net.layers):
+            self._forward(number, layer, made, scale, over=over if net.late else None)
+            if number == 0 and learns and net.carries == 2 and self.loss > 0:
                 self._recall(made[-1])
         if fails:
             self._failing(made, fails)
@@ -160,36 +161,36 @@ class _Writer:
             if block in self.size and block not in self.lasting and block != self.loss:
                 self.drop(block)
 
-    def _forward(self, k: int, layer: _Layer, made: list[int], scale: float, over: list[int] | None) -> None:
-        x, weight = made[-1], self.lasting[layer.weight]
-        reads = list(dict.fromkeys([x, weight, *made[-1 - layer.skip : -layer.skip or None]]))
-        y = self.new(int(layer.size * scale), "activation")
+    def _forward(self, number: int, layer: _Layer, made: list[int], scale: float, over: list[int] | None) -> None:
+        result, weight = made[-1], self.lasting[layer.weight]
+        reads = list(dict.fromkeys([result, weight, *made[-1 - layer.skip : -layer.skip or None]]))
+        new_result = self.new(int(layer.size * scale), "activation")
         scratch = [self.new(layer.scratch, "workspace")] if layer.scratch else []
-        self.op(f"layer {k}", reads, [y, *scratch])
+        self.op(f"layer {number}", reads, [new_result, *scratch])
         for block in scratch:
             self.drop(block)
         if layer.changes:
-            self.op(f"relu {k}", [y], [y])
+            self.op(f"relu {number}", [new_result], [new_result])
         if layer.looks:
-            self.look(y)
-        if layer.early and x not in self.lasting:
-            made.remove(x)
-            self._over(x, over)
-        made.append(y)
+            self.look(new_result)
+        if layer.early and result not in self.lasting:
+            made.remove(result)
+            self._over(result, over)
+        made.append(new_result)
 
     def _backward(self, net: _Net, made: list[int], scale: float, over: list[int] | None) -> None:
         gradient = made[-1]
-        for k, layer in reversed([*enumerate(net.layers)]):
-            weight, kept = self.lasting[layer.weight], made[-1 - (layer.skip == 1) :]
-            d = self.new(int(layer.size * scale), "gradient")
-            self.op(f"back {k}", list(dict.fromkeys([gradient, *kept, weight])), [d])
-            self.op(f"update {k}", [weight, d], [weight])
+        for number, layer in reversed([*enumerate(net.layers)]):
+            weight, operands = self.lasting[layer.weight], made[-1 - (layer.skip == 1) :]
+            new_gradient = self.new(int(layer.size * scale), "gradient")
+            self.op(f"back {number}", list(dict.fromkeys([gradient, *operands, weight])), [new_gradient])
+            self.op(f"update {number}", [weight, new_gradient], [weight])
             for block in {gradient: None, made[-1]: None} if len(made) > 1 else {gradient: None}:
                 if block not in self.lasting and block != made[0]:
                     self._over(block, over)
             if len(made) > 1:
                 made.pop()
-            gradient = d
+            gradient = new_gradient
         if net.carries:
             self._carry(gradient)
         self._over(gradient, over)
@@ -201,9 +202,9 @@ class _Writer:
         if before > 0:
             self.drop(before)
 
-    def _recall(self, y: int) -> None:
+    def _recall(self, activation: int) -> None:
         """Let the loss of the last iteration go into this one."""
-        self.op("recall", [y, self.loss], [y])
+        self.op("recall", [activation, self.loss], [activation])
         self.drop(self.loss)
         self.loss = -1
 
@@ -237,8 +238,8 @@ class _Writer:
     def in_turns(self, net: _Net) -> None:
         """Two branches that alternate."""
         other = self.net()
-        for k in range(self.random.randint(3, 2 * STEADY)):
-            self.iteration((net, other)[k % 2])
+        for turn in range(self.random.randint(3, 2 * STEADY)):
+            self.iteration((net, other)[turn % 2])
 
     def evaluation(self, net: _Net) -> None:
         """Forward halves, of another batch."""
@@ -254,29 +255,29 @@ class _Writer:
         """Sequences of any length: the first layers only."""
         for _ in range(self.random.randint(2, STEADY)):
             some = net.layers[: self.random.randint(1, len(net.layers))]
-            self.iteration(_Net(net.size, net.arrives, some, net.late, net.carries), self.random.choice([1, 1, 2]))
+            self.iteration(replace(net, layers=some), self.random.choice([1, 1, 2]))
 
     def restless(self, net: _Net) -> None:
         """Anything, in any order."""
-        r, mine = self.random, [self.lasting[0]]
-        for _ in range(r.randint(5, 40)):
-            if r.random() < 0.3:
-                mine.append(self.new(r.choice(SIZES)))
-                self.op(f"make {r.randint(0, 3)}", r.sample(mine[:-1], 1), [mine[-1]])
-            elif len(mine) > 2 and r.random() < 0.3:
-                self.drop(mine.pop(r.randint(1, len(mine) - 1)))
+        rng, own = self.random, [self.lasting[0]]
+        for _ in range(rng.randint(5, 40)):
+            if rng.random() < 0.3:
+                own.append(self.new(rng.choice(SIZES)))
+                self.op(f"make {rng.randint(0, 3)}", rng.sample(own[:-1], 1), [own[-1]])
+            elif len(own) > 2 and rng.random() < 0.3:
+                self.drop(own.pop(rng.randint(1, len(own) - 1)))
             else:
-                self.op(f"mix {r.randint(0, 3)}", r.sample(mine, min(len(mine), 2)), r.sample(mine, 1))
-        for block in mine[1:]:
+                self.op(f"mix {rng.randint(0, 3)}", rng.sample(own, min(len(own), 2)), rng.sample(own, 1))
+        for block in own[1:]:
             self.drop(block)
 
     def grows(self, net: _Net) -> None:
         """Another lasting block, as an optimizer's state that comes late; one that nobody writes; a wrong call."""
         self.lasting.append(self.new(self.random.choice(SIZES), "state"))
         self.put(self.lasting[-1])
-        gone = self.new(self.random.choice(SIZES))
-        self.drop(gone)
-        self.calls.append(Wrong(self.random.choice(["free", "read", "write", "exec"]), gone))
+        freed = self.new(self.random.choice(SIZES))
+        self.drop(freed)
+        self.calls.append(Wrong(self.random.choice(["free", "read", "write", "exec"]), freed))
 
 
 DEVIATIONS = (
@@ -336,8 +337,8 @@ def live_program(seed: int, *, phases: int = 3, iterations: int = 10) -> LivePro
         net = writer.net() if random.random() < 0.3 else net
     nets = [net, writer.net()] if random.random() < 0.2 else [net]
     first = len(writer.begun)
-    for k in range(iterations * len(nets)):
-        writer.iteration(nets[k % len(nets)])
+    for turn in range(iterations * len(nets)):
+        writer.iteration(nets[turn % len(nets)])
     starts = writer.begun[first:]
     period = (starts[2 * len(nets)] - starts[len(nets)]) if iterations > 2 else len(writer.calls) - starts[0]
     for block in writer.filled:
