@@ -55,7 +55,7 @@ def test_what_came_back_for_good_and_is_sent_away_again_keeps_its_copy(memory: M
     held, (a,) = cells(memory, 1)
     memory.release(a)
     assert a.copy is not None
-    a.copy.drop_on_return = True
+    a.copy.drop_copy_on_return = True
     memory.bring(a)
     memory.release(a)  # before anything asked for it
     memory.ensure_resident([a], 0, "")

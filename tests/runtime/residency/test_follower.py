@@ -115,7 +115,7 @@ def test_room_decides_whether_something_comes_back_before_it_is_asked_for() -> N
         walk.ops(0, 5)
         assert walk.moves == [(0, "out"), (2, "release"), *[(4, "bring")] * comes]
         (cell,) = [cell for (b, _), cell in walk.cells.met.items() if b == A]
-        assert (cell.where is HOST) != comes and cell.copy is not None and cell.copy.drop_on_return == comes
+        assert (cell.where is HOST) != comes and cell.copy is not None and cell.copy.drop_copy_on_return == comes
 
 
 def test_what_comes_back_once_more_is_kept_on_the_host() -> None:

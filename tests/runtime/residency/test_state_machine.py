@@ -259,7 +259,7 @@ class Programs(RuleBasedStateMachine):
                     self.holds(cell)
                 elif cell.where is HOST and memory.held + cell.size <= memory.limit:
                     assert cell.copy is not None
-                    cell.copy.drop_on_return = move == "back once"
+                    cell.copy.drop_copy_on_return = move == "back once"
                     memory.bring(cell)
             self.reap()
             self.books()

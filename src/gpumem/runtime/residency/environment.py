@@ -42,12 +42,12 @@ class Where(Enum):
 class HostCopy:
     """The host's copy of something, `data` as an engine keeps it.
 
-    `in_flight`: bytes may be on their way into it, or out of it. `drop_on_return`: it is freed once they are back.
+    `in_flight`: bytes may be on their way into it, or out of it. `drop_copy_on_return`: it is freed once they are back.
     """
 
     data: Any
     in_flight: bool = True
-    drop_on_return: bool = False
+    drop_copy_on_return: bool = False
 
 
 class Movable:

@@ -155,7 +155,7 @@ class Follower(Generic[R]):
         if cell is None or cell.where is not HOST or cell.copy is None:
             return
         if memory.held + cell.size <= memory.limit:
-            cell.copy.drop_on_return = once
+            cell.copy.drop_copy_on_return = once
             self._hint(memory.bring, cell)
 
     def _after(self, due: At, touched: list[R]) -> None:

@@ -160,13 +160,13 @@ class LimitedMemory(Generic[R]):
         """
         self.reap()
         policy = None if self.recomputing else self.policy
-        evict = self.evict_coldest if policy is None else policy.evict
+        evict = self.evict_least_recently_used if policy is None else policy.evict
         while self.held + size > self.limit:
             if not evict(self.held + size - self.limit, keep):
                 raise LimitError(self._too_much(size, keep, what))
             self.reap()
 
-    def evict_coldest(self, size: int, keep: Sequence[R]) -> bool:
+    def evict_least_recently_used(self, size: int, keep: Sequence[R]) -> bool:
         """Evict the least recently used to the host, at least `size` bytes; return whether there were any."""
         victims = self._coldest(size, keep)
         for cell in victims:
@@ -239,7 +239,7 @@ class LimitedMemory(Generic[R]):
         if cell.where is not DEVICE or cell.pinned or storage is None:
             return
         if cell.copy is not None:
-            cell.copy.drop_on_return = False  # it comes back once more
+            cell.copy.drop_copy_on_return = False  # it comes back once more
         self.out(cell)
         self.wait_for_copy(cell)
         self.pointers.empty(storage)
@@ -331,7 +331,7 @@ class LimitedMemory(Generic[R]):
         if copy.in_flight:
             self.engine.wait_for_copy(copy.data)
             copy.in_flight = False
-        if copy.drop_on_return and cell.where is DEVICE:
+        if copy.drop_copy_on_return and cell.where is DEVICE:
             self.forget(cell)
 
     def forget(self, cell: R) -> None:
