@@ -1,10 +1,11 @@
-"""Where a plan cuts buffers, what it holds and runs again, and where in issue order all of that goes."""
+"""What a plan decides, checked: where it cuts buffers, what it holds, what it recomputes and where."""
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,52 +13,47 @@ from gpumem.swap.plan.decisions import Decision, Hold, Recompute, Swap
 from gpumem.swap.plan.gaps import gaps, needs_copy_out
 from gpumem.swap.plan.replay import Device, Refused, Replay, replays
 from gpumem.swap.plan.values import Origins
-from gpumem.trace import COPY_IN, COPY_OUT, I64, RECOMPUTE, Trace
+from gpumem.trace import Trace
 
 
-@dataclass(slots=True)
-class Cut:
-    """A gap that leaves the device without the buffer; new indices and ids are filled in on the way."""
+class Cut(NamedTuple):
+    """A gap over which a buffer leaves the device, as decided; `Issued` and `Pieces` say where it ends up."""
 
     decision: Swap | Recompute
-    dirty: bool  # the host does not hold this value yet: there is a copy-out
-    until: int = -1  # the op before which it is released, if it stays for reruns
-    out: int = -1  # new index of the copy-out, if there is one
-    back: int = field(init=False)  # new index of the copy-in, or of the first rerun that writes it
-    ready: int = field(init=False)  # new index of the copy-in, or of the last rerun that writes it
-    source: int = field(init=False)  # new ids of the pieces before and behind it
-    target: int = field(init=False)
-    host: int = field(init=False)  # and of the host buffer, if it is swapped
+    rank: int  # its place in the plan, which breaks ties
+    copies_out: bool  # the host does not hold this value yet
+    held_until: int = -1  # the op before which it is released, where a `Hold` keeps it for recomputations
 
     @property
     def release(self) -> int:
         """The first op after the gap began that need not hold the device buffer."""
-        d = self.decision
-        return d.release if isinstance(d, Swap) else d.after + 1
+        return self.decision.release if isinstance(self.decision, Swap) else self.decision.after + 1
 
 
 def find_cuts(trace: Trace, decisions: Sequence[Decision], holds: Holds) -> dict[int, list[Cut]]:
     """Return the cuts of each buffer in the order of its lifetime; every decision is checked here."""
-    chosen = [d for d in decisions if isinstance(d, Swap | Recompute)]
-    mine = gaps(trace)
-    mine = mine.where(np.isin(mine.buffer, [d.buffer for d in chosen]))
-    row = mine.rows(trace.n)
-    by_row: dict[int, Swap | Recompute] = {}
-    for d in chosen:
-        _check(d, trace)
-        k = row.get((d.buffer, d.after))
-        if k is None or mine.before[k] != d.before:
-            instead = "" if k is None else f"; the next access is at {mine.before[k]}"
-            raise ValueError(f"{d}: ops {d.after} and {d.before} are not consecutive accesses of it{instead}")
-        if k in by_row:
-            raise ValueError(f"{d}: this gap is already taken by {by_row[k]}")
-        by_row[k] = d
-    swapped = np.array(sorted(k for k, d in by_row.items() if isinstance(d, Swap)), np.int64)
-    dirty = dict(zip(swapped.tolist(), needs_copy_out(mine.where(swapped)).tolist()))
+    chosen = [(rank, d) for rank, d in enumerate(decisions) if isinstance(d, Swap | Recompute)]
+    candidates = gaps(trace)
+    candidates = candidates.where(np.isin(candidates.buffer, [d.buffer for _, d in chosen]))
+    gap_of = candidates.rows(trace.n)
+    taken: dict[int, tuple[int, Swap | Recompute]] = {}
+    for rank, decision in chosen:
+        _check(decision, trace)
+        gap = gap_of.get((decision.buffer, decision.after))
+        if gap is None or candidates.before[gap] != decision.before:
+            hint = "" if gap is None else f"; the next access is at {candidates.before[gap]}"
+            pair = f"ops {decision.after} and {decision.before}"
+            raise ValueError(f"{decision}: {pair} are not consecutive accesses of it{hint}")
+        if gap in taken:
+            raise ValueError(f"{decision}: this gap is already taken by {taken[gap][1]}")
+        taken[gap] = rank, decision
+    swapped = np.array(sorted(gap for gap, (_, d) in taken.items() if isinstance(d, Swap)), np.int64)
+    copies_out = dict(zip(swapped.tolist(), needs_copy_out(candidates.where(swapped)).tolist()))
     cuts: dict[int, list[Cut]] = {}
-    for k in sorted(by_row):
-        d = by_row[k]
-        cuts.setdefault(d.buffer, []).append(Cut(d, dirty.get(k, False), holds.later.get((d.buffer, d.after), -1)))
+    for gap, (rank, decision) in sorted(taken.items()):
+        held_until = holds.later.get((decision.buffer, decision.after), -1)
+        cut = Cut(decision, rank, copies_out.get(gap, False), held_until)
+        cuts.setdefault(decision.buffer, []).append(cut)
     return cuts
 
 
@@ -177,45 +173,3 @@ def find_replays(trace: Trace, decisions: Sequence[Decision]) -> list[Replay]:
             except Refused as why:
                 raise ValueError(f"{d}: cannot be made again before op {d.at}: {why}") from None
         raise
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """One copy of a cut: out of the device, or into it."""
-
-    cut: Cut
-    role: int
-
-
-def issue_order(
-    n: int, cuts: Sequence[Cut], replays: Sequence[Replay], order: Mapping[Decision, int]
-) -> tuple[I64, list[Copy | Replay], list[int], int]:
-    """Place what is inserted: at one place copies out, copies in, both in plan order, and its reruns.
-
-    Returns
-    -------
-    pos : int64[n]
-        New index of each old op.
-    inserted : list
-        Copies and replays, in issue order.
-    at : list of int
-        The new index of each; of a replay that of its first rerun.
-    total : int
-        New ops.
-    """
-    items: list[tuple[tuple[int, ...], int, Copy | Replay]] = []  # (place, role, rank), ops, what
-    for cut in cuts:
-        d = cut.decision
-        if isinstance(d, Swap):
-            items.append(((d.prefetch % n, COPY_IN, order[d]), 1, Copy(cut, COPY_IN)))
-            if cut.dirty:
-                items.append(((d.out % n + 1, COPY_OUT, order[d]), 1, Copy(cut, COPY_OUT)))
-    items += [((r.place, RECOMPUTE), len(r.reruns), r) for r in replays]
-    items.sort(key=lambda item: item[0])
-    ops_before = np.array([key[0] for key, *_ in items], np.int64)
-    count = np.array([ops for _, ops, _ in items], np.int64)
-    inserted = np.concatenate([[0], np.cumsum(count)])  # by the first k items
-    steps = np.arange(n, dtype=np.int64)
-    pos = steps + inserted[np.searchsorted(ops_before, steps, side="right")]
-    at = (ops_before + inserted[:-1]).tolist()
-    return pos, [what for *_, what in items], at, n + int(inserted[-1])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import reprlib
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown, frame
-from gpumem.base.names import one_of
+from gpumem.swap.plan._plan_file import FORMAT, read_plan
 from gpumem.swap.plan.decisions import KINDS, Decision, Hold, Recompute, Swap, Variant
 from gpumem.swap.plan.rewrite import Carried, rewrite
 from gpumem.trace import Trace
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["Decision", "Hold", "Plan", "Recompute", "Swap", "Variant"]
 
 _UNITS = {"duration": "duration_ns", "workspace": "workspace_bytes"}  # of columns that are no ops
-FORMAT = "gpumem.plan/1"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -144,42 +142,10 @@ class Plan(Shown):
         ValueError
             Not JSON, not a plan, a decision of an unknown kind or with a wrong field.
         """
-        try:
-            file = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"plan: not JSON ({error}): {reprlib.repr(text)}") from None
-        given = file.get("format") if isinstance(file, dict) else None
-        if given != FORMAT:
-            raise ValueError(f"plan: format {given!r} is not {FORMAT!r}")
-        rows, n, blocking = file.get("decisions"), file.get("n", 0), file.get("blocking", False)
-        if not isinstance(rows, list) or type(n) is not int or n < 0:
-            raise ValueError("plan: `decisions` must be a list and `n` a number of ops")
-        if type(blocking) is not bool:
-            raise ValueError(f"plan: blocking {blocking!r:.60} is neither true nor false")
-        return cls(tuple(_decision(i, row) for i, row in enumerate(rows)), n, str(file.get("trace", "")), blocking)
+        file = read_plan(text)
+        return cls(file.to_decisions(), file.n, file.trace, file.blocking)
 
 
 def _fields(d: Decision) -> dict[str, Any]:
     """The fields of a decision, but for those that are left out."""
     return {f.name: value for f in fields(d) if (value := getattr(d, f.name)) != f.default}
-
-
-def _decision(i: int, row: Any) -> Decision:
-    if not isinstance(row, dict) or "kind" not in row:
-        raise ValueError(f"plan: decision {i}: {row!r:.60} has no kind; there are {', '.join(KINDS)}")
-    kind = str(row["kind"])
-    if kind not in KINDS:
-        raise ValueError(f"plan: decision {i}: kind {kind!r} is unknown; there are {', '.join(KINDS)}")
-    for key in row:
-        one_of(f"plan: decision {i} ({kind})", key, ["kind", *(f.name for f in fields(KINDS[kind]))])
-    for field in fields(KINDS[kind]):
-        if field.name not in row:
-            if field.default is MISSING:
-                raise ValueError(f"plan: decision {i} ({kind}): `{field.name}` is missing")
-            continue
-        value = row[field.name]
-        if field.type == "str" and not isinstance(value, str):
-            raise ValueError(f"plan: decision {i} ({kind}): {field.name} {value!r} is not text")
-        if field.type == "int" and not (type(value) is int and 0 <= value < 2**62):
-            raise ValueError(f"plan: decision {i} ({kind}): {field.name} {value!r} is not an integer in [0, 2**62)")
-    return KINDS[kind](**{name: value for name, value in row.items() if name != "kind"})
