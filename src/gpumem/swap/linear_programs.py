@@ -25,9 +25,13 @@ from gpumem.swap import _solver_process as _solver
 from gpumem.trace import F64, I64, Bool
 
 OPTIMAL, INFEASIBLE, LATE = "optimal", "infeasible", "late"
-STEP = 0.05  # seconds between looks for an interrupt
-SMALL = 12_000  # rows: up to there the simplex method is quicker than an interior point
-GRACE = 5.0  # seconds that a solver may be late with what it has found, before nobody waits for it any more
+# Seconds between looks for an interrupt, so that one is heard as if at once. Not tuned.
+STEP = 0.05
+# Rows up to which the bound is solved by the simplex method, which is quicker there; an interior point is beyond it.
+# Not tuned further.
+SMALL = 12_000
+# Seconds that a solver may be late with the best solution it has, before it is ended. Not tuned.
+GRACE = 5.0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -12,7 +12,8 @@ from gpumem.swap.plan.decisions import Recompute, Swap
 from gpumem.swap.plan.replay import Replay
 from gpumem.trace import COPY_IN, COPY_OUT, I64, RECOMPUTE
 
-NO_COPY = -1  # the index of a copy-out that is not needed
+# The index of a copy-out that is not needed; as `Carried.out` documents it.
+NO_COPY = -1
 
 
 class Copy(NamedTuple):

@@ -18,7 +18,8 @@ from gpumem.swap.plan.decisions import Swap
 from gpumem.trace import I64, Bool, Buffers, Csr, Trace
 from gpumem.trace.kinds import GENERATOR, GENERATOR_BYTES, WORKSPACE
 
-NONE = -1  # the old buffer of one that is no piece of an old one; the host buffer of what is not swapped
+# The old buffer of one that is no piece of an old one, and the host buffer of what is not swapped.
+NONE = -1
 
 
 class Pieces(NamedTuple):

@@ -13,7 +13,8 @@ from gpumem.base.names import meant
 from gpumem.swap.plan.decisions import KINDS, Decision
 
 FORMAT = "gpumem.plan/1"
-Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]  # ops, bytes, ns: below what int64 sums of a few overflow at
+# Ops, bytes, ns: up to half of int64's range, so that the sum of two does not overflow.
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 
 def _row(kind: str) -> type[msgspec.Struct]:
