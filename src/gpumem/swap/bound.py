@@ -121,19 +121,19 @@ def zero_stall_limit(
     peak, least = trace.peak_load, static_floor(trace)[1]
     if not peak or not in_a_row(trace, machine) or work.over():
         return Bound(least, 0, peak, 0, False)
-    found = refine(relax(trace, machine, stalls=False), peak, None, rounds, size)
-    limit = ceil(found.dual * peak * (1 - SAFETY))
-    return Bound(min(max(least, limit), peak), 0, peak, _count(found), found.settled)
+    refined = refine(relax(trace, machine, stalls=False), peak, None, rounds, size)
+    limit = ceil(refined.dual * peak * (1 - SAFETY))
+    return Bound(min(max(least, limit), peak), 0, peak, _count(refined), refined.settled)
 
 
-def _count(found: Refined) -> int:
+def _count(refined: Refined) -> int:
     """How many breakpoints the last program had that was solved."""
-    return 0 if found.last is None else len(found.breaks)
+    return 0 if refined.last is None else len(refined.breaks)
 
 
 @strict
 @work.budgeted
-def least_stall(
+def least_stall(  # noqa: PLR0913  options of a public function, keyword-only
     trace: Trace,
     machine: Machine,
     limit: int,
@@ -196,5 +196,5 @@ def least_stall(
     if peak <= limit or not in_a_row(trace, machine) or work.over():
         return Bound(limit, 0, peak, 0, peak <= limit)
     fluid = relax(trace, machine, stalls=True, recompute=recompute)
-    found = refine(fluid, peak, limit, rounds, size)
-    return Bound(limit, max(floor(found.dual * (1 - SAFETY) + 1e-6), 0), peak, _count(found), found.settled)
+    refined = refine(fluid, peak, limit, rounds, size)
+    return Bound(limit, max(floor(refined.dual * (1 - SAFETY) + 1e-6), 0), peak, _count(refined), refined.settled)

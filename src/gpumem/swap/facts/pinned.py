@@ -74,18 +74,20 @@ class Pinned:
         value, self.n, self.budget, self.found = found.value, trace.n, budget, found
         members = np.argsort(value, kind="stable")
         counts = np.bincount(value, minlength=int(value.max(initial=-1)) + 1)
+        top, add = _tree.build(at_places(trace, host=True))
         self.columns = Values(
-            found.size,
-            value,
-            members,
-            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            found.after,
-            found.since + 1,
-            found.constant,
-            np.zeros(len(value), np.bool_),
-            np.zeros(len(value), np.int64),
-            np.zeros(len(value), np.int64),
-            *_tree.build(at_places(trace, host=True)),
+            size=found.size,
+            value=value,
+            members=members,
+            first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            after=found.after,
+            base=found.since + 1,
+            constant=found.constant,
+            taken=np.zeros(len(value), np.bool_),
+            start=np.zeros(len(value), np.int64),
+            stop=np.zeros(len(value), np.int64),
+            top=top,
+            add=add,
         )
         self.states: dict[int, int] = {}  # random ops that are recomputed, and before which op they are last
 
@@ -141,7 +143,9 @@ class Pinned:
 
 
 @jit
-def take(values: Values, ops: int, budget: int, gap: int, out: int, prefetch: int) -> bool:
+def take(  # noqa: PLR0917  compiled: no keyword-only parameters
+    values: Values, ops: int, budget: int, gap: int, out: int, prefetch: int
+) -> bool:
     """As `Pinned.take`, for compiled loops."""
     start, stop = values.base[gap] + out - values.after[gap], values.base[gap] + prefetch - values.after[gap] - 1
     before = values.taken[gap], values.start[gap], values.stop[gap]
@@ -181,11 +185,11 @@ def _span(values: Values, ops: int, gap: int) -> tuple[int, int]:
 def _hold(values: Values, ops: int, gap: int, sign: int) -> None:
     """Add the bytes of the value of gap `gap` where the host holds it, or take them away."""
     start, stop = _span(values, ops, gap)
-    _tree.add_around(values.top, values.add, 2 * ops, start, stop, sign * values.size[gap])
+    _tree.add_around(values.top, values.add, 2 * ops, start=start, stop=stop, amount=sign * values.size[gap])
 
 
 @inner
 def _most(values: Values, ops: int, gap: int) -> int:
     """The most bytes on the host while it holds the value of gap `gap`."""
     start, stop = _span(values, ops, gap)
-    return _tree.largest_around(values.top, values.add, 2 * ops, start, stop)
+    return _tree.largest_around(values.top, values.add, 2 * ops, start=start, stop=stop)

@@ -177,7 +177,7 @@ class _Asked(NamedTuple):
 
 
 @jit
-def _make_again(
+def _make_again(  # noqa: PLR0913, PLR0917  compiled: arrays that differ by gap, and no keyword-only parameters
     origins: Origins,
     row: I64,
     buffer: I64,
@@ -204,7 +204,7 @@ def _make_again(
     for gap in range(len(row)):
         end[gap + 1], there_end[gap + 1] = end[gap], there_end[gap]
         asked.away[buffer[gap]] = True
-        reason[gap], until[gap] = _last_place(asked, row[gap], after[gap], before[gap], most[gap])
+        reason[gap], until[gap] = _last_place(asked, row[gap], after=after[gap], before=before[gap], most=most[gap])
         if until[gap] > 0:
             recomputed = ascending(marked)
             ops, end[gap + 1] = _noted(ops, end[gap], recomputed)
@@ -228,7 +228,8 @@ def _last_place(asked: _Asked, row: int, after: int, before: int, most: int) -> 
         return origins.left.why[row], 0
     why, low, high, place, marked_place = FINE, after, before + 1, before, -1  # `last`: the place that the marks are of
     while high - low > 1 and (marked_place < 0 or asked.earlier):
-        sunk, stuck = _tried(asked, row, place, after + 1 if marked_place < 0 and asked.earlier else place, most)
+        least = after + 1 if marked_place < 0 and asked.earlier else place
+        sunk, stuck = _tried(asked, row, place, least=least, most=most)
         if why == FINE and marked_place < 0 and stuck != FREE:
             why = origins.found.why[stuck] if stuck >= 0 else TOO_LONG
         marked_place = place if sunk == place else 0
@@ -237,7 +238,7 @@ def _last_place(asked: _Asked, row: int, after: int, before: int, most: int) -> 
     if low == after:
         return why, 0
     if marked_place != low:
-        _tried(asked, row, low, low, most)
+        _tried(asked, row, low, least=low, most=most)
     for marked_row in range(asked.marked.used[MARKED]):
         if asked.unknown[asked.marked.op[marked_row]]:
             return (why if why != FINE else NO_INPUT), 0
@@ -268,7 +269,9 @@ def _found_there(asked: _Asked, ops: I64, place: int, seen: Bool) -> I64:
     for op in ops:
         for row in range(origins.read_ptr[op], origins.read_ptr[op + 1]):
             buffer = origins.read[row]
-            if not seen[buffer] and is_there(place, origins.last[row], origins.dies[row], away[buffer], held[buffer]):
+            if not seen[buffer] and is_there(
+                place, origins.last[row], dies=origins.dies[row], absent=away[buffer], until=held[buffer]
+            ):
                 seen[buffer] = True
                 buffers[count] = buffer
                 count += 1

@@ -25,6 +25,8 @@ from gpumem.trace.kinds import WORKSPACE
 
 # Recomputations: more than any plan has.
 ANY = 2**62
+# The rows of what `MadeAgain.written` returns.
+LAST_PLACE, NS = range(2)
 
 
 class Costs(NamedTuple):
@@ -78,23 +80,23 @@ class MadeAgain(NamedTuple):
         workspace = np.array([kind == WORKSPACE for kind in trace.buffers.kind], np.bool_)
         begins[workspace[key // stride]] = -1
         return cls(
-            origins,
-            trace.buffers.size,
-            duration,
-            at_places(trace),
-            trace.buffers.end,
-            ~trace.buffers.host & ~trace.eternal & (trace.buffers.end <= trace.n) & ~workspace,
-            read,
-            write,
-            key // stride,
-            begins,
-            ends,
-            gaps.buffer,
-            gaps.after,
-            gaps.before,
-            value,
-            origins.left.first[access],
-            origins.left.stop[access],
+            origins=origins,
+            size=trace.buffers.size,
+            duration=duration,
+            load=at_places(trace),
+            end=trace.buffers.end,
+            lives=~trace.buffers.host & ~trace.eternal & (trace.buffers.end <= trace.n) & ~workspace,
+            read_value=read,
+            write_value=write,
+            holder=key // stride,
+            begins=begins,
+            ends=ends,
+            buffer=gaps.buffer,
+            after=gaps.after,
+            before=gaps.before,
+            value=value,
+            first=origins.left.first[access],
+            stop=origins.left.stop[access],
         )
 
     def costs(self, at: I64, until: I64, most: int = ANY) -> Costs:
@@ -147,20 +149,19 @@ def _costs(gaps: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tup
     for op in range(ops_count):
         if load[2 * op + 1] > peak:
             peak, position = load[2 * op + 1], 2 * op + 1
-    group = np.searchsorted(at[order], 1)
-    while group < len(order):
-        place, stop = at[order[group]], group
-        while stop < len(order) and at[order[stop]] == place:
-            stop += 1
-        wanted = order[group:stop]
-        group = stop
-        begun = _absent(gaps, at, place, by_after, begun, absent)
+    places = at[order]
+    start = np.searchsorted(places, 1)  # gaps of place 0 stay
+    while start < len(order):
+        place = places[start]
+        stop = np.searchsorted(places, place, side="right")
+        wanted, start = order[start:stop], stop
+        begun = _absent(gaps, at, place, by_after=by_after, begun=begun, absent=absent)
         clear(marked)
         obstacle, _ = chase(
             origins,
             gaps.first[wanted],
             gaps.stop[wanted],
-            place=place,
+            place,
             least=place,
             absent=absent,
             until=until,
@@ -172,12 +173,11 @@ def _costs(gaps: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tup
         if obstacle != FREE:
             return -1, -1, -1, -1
         ops = ascending(marked)
-        stay = gaps.value[wanted]
         extra, took = replayed(
             gaps,
             gaps.size,
             gaps.duration,
-            stay,
+            stay=gaps.value[wanted],
             place=place,
             absent=absent,
             until=until,
@@ -187,19 +187,26 @@ def _costs(gaps: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tup
             last=last,
             scratch=scratch,
         )
-        ns += took
-        reruns += len(ops)
+        ns, reruns = ns + took, reruns + len(ops)
         if reruns > most:
             return -1, -1, -1, reruns
-        for op in ops if written.shape[1] else ops[:0]:
-            for row in range(origins.write_ptr[op], origins.write_ptr[op + 1]):
-                written[0, origins.write[row]] = place
-                written[1, origins.write[row]] += gaps.duration[op]
+        if written.shape[1]:
+            _note_writes(gaps, ops, place, written)
         if load[2 * place] + extra > peak:
             peak, position = load[2 * place] + extra, 2 * place
         for row in wanted:
             absent[gaps.buffer[row]] = False
     return peak, position, ns, reruns
+
+
+@inner
+def _note_writes(gaps: MadeAgain, ops: I64, place: int, written: I64) -> None:
+    """Note which buffers the ops recomputed at a place write, and for how long they run."""
+    origins = gaps.origins
+    for op in ops:
+        for row in range(origins.write_ptr[op], origins.write_ptr[op + 1]):
+            written[LAST_PLACE, origins.write[row]] = place
+            written[NS, origins.write[row]] += gaps.duration[op]
 
 
 @jit
@@ -219,7 +226,9 @@ def loads(gaps: MadeAgain, at: I64, until: I64) -> I64:
 
 
 @inner
-def _absent(gaps: MadeAgain, at: I64, place: int, by_after: I64, begun: int, absent: Bool) -> int:
+def _absent(  # noqa: PLR0917  compiled: no keyword-only parameters
+    gaps: MadeAgain, at: I64, place: int, by_after: I64, begun: int, absent: Bool
+) -> int:
     """Mark what has been dropped by a place, and comes back there or later; return how many of the gaps have begun."""
     while begun < len(by_after) and gaps.after[by_after[begun]] < place:
         if at[by_after[begun]] >= place:
@@ -229,7 +238,7 @@ def _absent(gaps: MadeAgain, at: I64, place: int, by_after: I64, begun: int, abs
 
 
 @jit
-def replayed(
+def replayed(  # noqa: C901, PLR0913, PLR0917  compiled: columns of a record are looked up at each use, and cost time
     gaps: MadeAgain,
     size: I64,
     duration: I64,
@@ -248,16 +257,10 @@ def replayed(
     `stay`: the values that the live bytes include there. `absent`, `until`, `kept`: as in `replay.Present`. `size` and
     `duration` may be others than those of `gaps`, where ops run by other implementations.
     """
-    # columns by name: looked up in the tuples at every use, the loop takes many times as long
+    # Columns by name: looked up in the tuples at every use, the loop takes many times as long.
     origins = gaps.origins
-    read_ptr, read, lasts, dies, stops, read_value = (
-        origins.read_ptr,
-        origins.read,
-        origins.last,
-        origins.dies,
-        origins.found.stop,
-        gaps.read_value,
-    )
+    read_ptr, read, read_value = origins.read_ptr, origins.read, gaps.read_value
+    lasts, dies, stops = origins.last, origins.dies, origins.found.stop
     write_ptr, write, write_value = origins.write_ptr, origins.write, gaps.write_value
     held = 0
     for row in stay:
@@ -270,9 +273,9 @@ def replayed(
             last[write_value[row]] = op
         for row in range(read_ptr[op], read_ptr[op + 1]):
             buffer = read[row]
-            if is_there(place, lasts[row], dies[row], absent[buffer], until[buffer]):
+            if is_there(place, lasts[row], dies=dies[row], absent=absent[buffer], until=until[buffer]):
                 continue
-            if not is_kept(op, lasts[row], dies[row], stops[row], kept[buffer]):
+            if not is_kept(op, lasts[row], dies=dies[row], stop=stops[row], kept=kept[buffer]):
                 last[read_value[row]] = op
     most, ns = held, 0
     for op in ops:
@@ -285,9 +288,9 @@ def replayed(
             held -= _ends(write_value[row], op, last, scratch) * size[write[row]]
         for row in range(read_ptr[op], read_ptr[op + 1]):
             buffer = read[row]
-            if is_there(place, lasts[row], dies[row], absent[buffer], until[buffer]):
+            if is_there(place, lasts[row], dies=dies[row], absent=absent[buffer], until=until[buffer]):
                 continue
-            if not is_kept(op, lasts[row], dies[row], stops[row], kept[buffer]):
+            if not is_kept(op, lasts[row], dies=dies[row], stop=stops[row], kept=kept[buffer]):
                 held -= _ends(read_value[row], op, last, scratch) * size[buffer]
     for op in ops:
         for row in range(write_ptr[op], write_ptr[op + 1]):

@@ -98,7 +98,9 @@ def values(top: I64, add: I64, steps: int) -> I64:
 
 
 @jit
-def above(top: I64, add: I64, start: int, stop: int, bound: int, last: bool) -> int:
+def above(  # noqa: PLR0917  compiled: no keyword-only parameters
+    top: I64, add: I64, start: int, stop: int, bound: int, last: bool
+) -> int:
     """Return the first or the `last` step of `[start, stop)` whose value is above `bound`, -1 if there is none.
 
     From the root down, back where a subtree has none; only the two at the ends of the range can disappoint.
@@ -120,24 +122,29 @@ def above(top: I64, add: I64, start: int, stop: int, bound: int, last: bool) -> 
 
 
 @jit
-def above_around(top: I64, add: I64, steps: int, start: int, stop: int, bound: int, last: bool) -> int:
+def above_around(  # noqa: PLR0917  compiled: no keyword-only parameters
+    top: I64, add: I64, steps: int, start: int, stop: int, bound: int, last: bool
+) -> int:
     """As `above`, of the circle of `steps`, `stop - start <= n`; steps count on from `start`."""
     first = start - start % steps
     low, high = start - first, stop - first
     for turn in (1, 0) if last else (0, 1):
-        step = above(top, add, 0 if turn else low, high - steps if turn else min(high, steps), bound, last)
+        begin, end = (0, high - steps) if turn else (low, min(high, steps))
+        step = above(top, add, begin, end, bound=bound, last=last)
         if step >= 0:
             return first + turn * steps + step
     return -1
 
 
 @jit
-def add_around(top: I64, add: I64, steps: int, start: int, stop: int, amount: int) -> None:
+def add_around(  # noqa: PLR0917  compiled: no keyword-only parameters
+    top: I64, add: I64, steps: int, start: int, stop: int, amount: int
+) -> None:
     """Add `amount` to the steps `[start, stop)` of the circle of `steps`, `stop - start <= n`."""
     first = start - start % steps
     low, high = start - first, stop - first
-    add_to(top, add, low, min(high, steps), amount)
-    add_to(top, add, 0, high - steps, amount)
+    add_to(top, add, low, min(high, steps), amount=amount)
+    add_to(top, add, 0, high - steps, amount=amount)
 
 
 @jit
@@ -149,7 +156,9 @@ def largest_around(top: I64, add: I64, steps: int, start: int, stop: int) -> int
 
 
 @jit
-def add_to_area(area: I64, wide: I64, added: I64, start: int, stop: int, amount: int) -> None:
+def add_to_area(  # noqa: PLR0917  compiled: no keyword-only parameters
+    area: I64, wide: I64, added: I64, start: int, stop: int, amount: int
+) -> None:
     """Add `amount` to the values of the steps `[start, stop)`."""
     if start >= stop:
         return

@@ -80,20 +80,20 @@ def merge_gaps(fluid: Fluid, begin: I64, end: I64, turns: I64, segments: int) ->
     drop = np.full(len(windows), -1)
     drop[drop_of] = rate_of.ravel()
     return Parts(
-        begin[first_of],
-        end[first_of],
-        start[first_of],
-        stop[first_of],
-        size,
-        size * _least(part, out_rate),
-        size * _least(part, in_rate),
-        value[first_of],
-        several[first_of],
-        first_of,
-        Droppable(member[0], dropped, dropped * _least(rate_of.ravel(), again[drop_of])),
-        part,
-        drop,
-        shift,
+        begin=begin[first_of],
+        end=end[first_of],
+        start=start[first_of],
+        stop=stop[first_of],
+        size=size,
+        out_ns=size * _least(part, out_rate),
+        in_ns=size * _least(part, in_rate),
+        value=value[first_of],
+        several=several[first_of],
+        gap=first_of,
+        drops=Droppable(member[0], dropped, dropped * _least(rate_of.ravel(), again[drop_of])),
+        part=part,
+        drop=drop,
+        shift=shift,
     )
 
 

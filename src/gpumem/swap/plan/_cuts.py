@@ -184,5 +184,5 @@ def find_replays(trace: Trace, decisions: Sequence[Decision]) -> list[Replay]:
             try:
                 replays(device, [decision])
             except Refused as why:
-                raise ValueError(f"{decision}: cannot be made again before op {decision.at}: {why}") from None
+                raise ValueError(f"{decision}: cannot be recomputed before op {decision.at}: {why}") from None
         raise

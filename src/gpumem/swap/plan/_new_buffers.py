@@ -6,7 +6,7 @@ iteration need no case of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 from gpumem.swap.plan._cuts import Cut
 from gpumem.swap.plan._issue_order import Issued, IssueOrder
 from gpumem.swap.plan.decisions import Swap
-from gpumem.trace import I64, Bool, Buffers, Csr, Trace
+from gpumem.trace import Buffers, Csr, Trace
 from gpumem.trace.kinds import GENERATOR, GENERATOR_BYTES, WORKSPACE
 
 # The old buffer of one that is no piece of an old one, and the host buffer of what is not swapped.
@@ -140,31 +140,24 @@ class NewBuffers:
         )
 
 
-class Segmentation(NamedTuple):
-    """Which piece of a cut buffer each old op accesses: columns over cuts and pieces, by buffer, then by lifetime."""
+def renumbering(
+    trace: Trace, cuts: Mapping[int, Sequence[Cut]], pieces: Mapping[int, Sequence[int]]
+) -> Callable[[Csr], Csr]:
+    """Return what gives old reads or writes, a row an op, in new ids: which piece of a cut buffer each op accesses."""
+    n, start, is_cut = trace.n, trace.buffers.start, np.zeros(len(trace.buffers), np.bool_)
+    buffers, rank = list(cuts), np.zeros(len(is_cut), np.int64)
+    is_cut[buffers], rank[buffers] = True, np.arange(len(buffers))
+    pairs = [(buffer, cut.decision.after) for buffer in buffers for cut in cuts[buffer]]
+    cut_buffer, after = np.array(pairs, np.int64).reshape(len(pairs), 2).T
+    cut_key = cut_buffer * n + (after - start[cut_buffer]) % n  # ascends: by buffer, then by lifetime
+    piece = np.array([new for old in buffers for new in pieces[old]], np.int64)
 
-    start: I64  # B: when the lifetime of each old buffer begins
-    is_cut: Bool  # B
-    rank: I64  # B: of a cut buffer, its place among the cut ones
-    cut: I64  # of each cut: `buffer * n` and the steps from the begin of its lifetime to its first access
-    piece: I64  # new ids; each buffer has one more than cuts
-
-    @classmethod
-    def of(cls, trace: Trace, cuts: Mapping[int, Sequence[Cut]], pieces: Mapping[int, Sequence[int]]) -> Segmentation:
-        """Line up all cuts and pieces."""
-        start, is_cut = trace.buffers.start, np.zeros(len(trace.buffers), np.bool_)
-        buffers, rank = list(cuts), np.zeros(len(is_cut), np.int64)
-        is_cut[buffers], rank[buffers] = True, np.arange(len(buffers))
-        pairs = [(buffer, cut.decision.after) for buffer in buffers for cut in cuts[buffer]]
-        buffer, after = np.array(pairs, np.int64).reshape(len(pairs), 2).T
-        cut = buffer * trace.n + (after - start[buffer]) % trace.n
-        return cls(start, is_cut, rank, cut, np.array([new for old in buffers for new in pieces[old]], np.int64))
-
-    def renumber(self, rows: Csr) -> Csr:
-        """Return old reads or writes in new ids; `rows` has a row an op."""
-        n, idx = len(rows.ptr) - 1, rows.idx.copy()
-        chosen = np.flatnonzero(self.is_cut[idx])
+    def renumber(rows: Csr) -> Csr:
+        idx = rows.idx.copy()
+        chosen = np.flatnonzero(is_cut[idx])
         op, buffer = np.searchsorted(rows.ptr, chosen, side="right") - 1, idx[chosen]
-        cuts_before = np.searchsorted(self.cut, buffer * n + (op - self.start[buffer]) % n)
-        idx[chosen] = self.piece[cuts_before + self.rank[buffer]]  # each buffer before it has a piece more than cuts
+        cuts_before = np.searchsorted(cut_key, buffer * n + (op - start[buffer]) % n)
+        idx[chosen] = piece[cuts_before + rank[buffer]]  # each cut buffer before it has one piece more than cuts
         return Csr(rows.ptr, idx)
+
+    return renumber

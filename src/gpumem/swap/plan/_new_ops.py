@@ -12,8 +12,7 @@ from gpumem.swap.plan._issue_order import Copy, IssueOrder
 from gpumem.swap.plan._new_buffers import NONE, NewBuffers, Pieces
 from gpumem.swap.plan.decisions import Variant
 from gpumem.swap.plan.replay import HELD, ON_DEVICE, Replay, Rerun, Value
-from gpumem.swap.plan.variants import own_workspaces
-from gpumem.trace import COMPUTE, COPY_OUT, RECOMPUTE, Csr, Ops, Trace
+from gpumem.trace import COMPUTE, COPY_IN, COPY_OUT, RECOMPUTE, Csr, Ops, Trace
 
 
 class NewOp(NamedTuple):
@@ -33,8 +32,8 @@ def copy_op(copy: Copy, pieces: Pieces, n: int) -> NewOp:
     """Make a copy of a cut in an iteration of `n` ops; a copy-in is enqueued by the op that needs it."""
     decision = copy.cut.decision
     if copy.role == COPY_OUT:
-        return NewOp("copy_out", [pieces.source], [pieces.host], "d2h", copy.role, decision.after)
-    return NewOp("copy_in", [pieces.host], [pieces.target], "h2d", copy.role, decision.before % n)
+        return NewOp("copy_out", [pieces.source], [pieces.host], stream="d2h", role=COPY_OUT, beside=decision.after)
+    return NewOp("copy_in", [pieces.host], [pieces.target], stream="h2d", role=COPY_IN, beside=decision.before % n)
 
 
 @dataclass(slots=True)
@@ -47,17 +46,6 @@ class Recomputations:
     variants: Mapping[tuple[int, int], Variant]  # implementations of their own, by op and place
     own_workspaces: Mapping[int, int]  # the workspace of each old op, where there are such variants
     held: dict[int, list[int]] = field(default_factory=dict)  # what a `Hold` keeps beside each buffer, the newest first
-
-    @classmethod
-    def of(
-        cls,
-        trace: Trace,
-        buffers: NewBuffers,
-        pieces: Mapping[int, Sequence[int]],
-        variants: Mapping[tuple[int, int], Variant],
-    ) -> Recomputations:
-        """Start without anything held."""
-        return cls(trace, buffers, pieces, variants, own_workspaces(trace) if variants else {})
 
     def replay(self, replay: Replay, first: int) -> list[NewOp]:
         """Make the recomputations of a place, from new index `first` on."""
@@ -87,14 +75,23 @@ class Recomputations:
         reads, writes = ([self._new_id(v, index, made) for v in values] for values in (rerun.reads, rerun.writes))
         stream = ops.streams[ops.stream[rerun.op]]
         if variant is None:
-            return NewOp(ops.name[rerun.op], reads, writes, stream, RECOMPUTE, beside=rerun.op, like=rerun.op)
+            return NewOp(
+                ops.name[rerun.op], reads, writes, stream=stream, role=RECOMPUTE, beside=rerun.op, like=rerun.op
+            )
         own = self.own_workspaces.get(rerun.op)
         if own is None:
             writes.append(self.buffers.add(NONE, index, index + 1))
         workspace = next((made[value] for value in rerun.writes if value.buffer == own), writes[-1])
         self.buffers.workspace[workspace] = variant.workspace
         return NewOp(
-            variant.name, reads, writes, stream, RECOMPUTE, beside=rerun.op, like=rerun.op, duration=variant.duration
+            variant.name,
+            reads,
+            writes,
+            stream=stream,
+            role=RECOMPUTE,
+            beside=rerun.op,
+            like=rerun.op,
+            duration=variant.duration,
         )
 
     def _new_id(self, value: Value, index: int, made: Mapping[Value, int]) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import reprlib
 from dataclasses import MISSING, fields
-from typing import Annotated, Any, NoReturn, Union
+from typing import Annotated, Any, Literal, NoReturn, Union
 
 import msgspec
 
 from gpumem.base.names import meant
 from gpumem.swap.plan.decisions import KINDS, Decision
 
-FORMAT = "gpumem.plan/1"
+FORMAT: Literal["gpumem.plan/1"] = "gpumem.plan/1"
 # Ops, bytes, ns: up to half of int64's range, so that the sum of two does not overflow.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
@@ -33,7 +33,7 @@ _Row: Any = Union[tuple(map(_row, KINDS))]  # noqa: UP007  of a tuple there is n
 class PlanFile(msgspec.Struct):
     """The keys of a plan file; others are passed over, so that newer files read too."""
 
-    format: str
+    format: Literal["gpumem.plan/1"]
     decisions: list[_Row]
     n: Count = 0
     trace: str = ""
@@ -54,23 +54,18 @@ def read_plan(text: str | bytes) -> PlanFile:
     """
     try:
         try:
-            file = msgspec.json.decode(text, type=PlanFile)
+            return msgspec.json.decode(text, type=PlanFile)
         except msgspec.ValidationError as error:
             _refuse(error, msgspec.json.decode(text))
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ValueError(f"plan: not JSON ({error}): {reprlib.repr(text)}") from None
-    _check_format(file.format)
-    return file
-
-
-def _check_format(given: object) -> None:
-    if given != FORMAT:
-        raise ValueError(f"plan: format {given!r:.60} is not {FORMAT!r}")
 
 
 def _refuse(error: msgspec.ValidationError, file: Any) -> NoReturn:
     """Say what is wrong and where, and which value stands there."""
-    _check_format(file.get("format") if isinstance(file, dict) else None)  # first: another format has other keys
+    given = file.get("format") if isinstance(file, dict) else None
+    if given != FORMAT:  # first: another format has other keys
+        raise ValueError(f"plan: format {given!r:.60} is not {FORMAT!r}")
     message, _, path = str(error).rpartition(" - at `$")
     place, value, kind, hint = "plan", file, "", ""
     for key, row in re.findall(r"\.(\w+)|\[(\d+)\]", path):

@@ -85,13 +85,13 @@ def gaps(trace: Trace) -> Gaps:
     value = np.zeros(len(key), np.int64)
     value[is_gap] = np.unique(key[is_gap], return_inverse=True)[1]
     return Gaps(
-        buffer,
-        op,
-        op + life[following] - life + n * final,
-        table.size[buffer],
-        value,
-        table.start[buffer] + life + n * goes_on,
-        forever & (writes == 0),
+        buffer=buffer,
+        after=op,
+        before=op + life[following] - life + n * final,
+        size=table.size[buffer],
+        value=value,
+        since=table.start[buffer] + life + n * goes_on,
+        constant=forever & (writes == 0),
     ).where(is_gap)
 
 

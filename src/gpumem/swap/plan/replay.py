@@ -181,7 +181,9 @@ class Device:
             raise Refused(value, NOT_LEFT)
         if obstacle >= 0:
             buffer, why = int(values.read[obstacle]), int(values.found.why[obstacle])
-            value = f"op {op}{self.called(op)} needs buffer {buffer} as it was, which is gone or changed by then"
+            value = (
+                f"op {op}{self.called(op)} needs buffer {buffer} as it was, which is off the device or changed by then"
+            )
             raise Refused(value, why)
         return np.flatnonzero(recomputed), there
 
@@ -232,7 +234,7 @@ def ascending(marked: Closure) -> I64:
 
 
 @jit
-def closure(
+def closure(  # noqa: PLR0917  compiled: no keyword-only parameters
     origins: Origins, first: I64, stop: I64, place: int, absent: Bool, until: I64, kept: I64, again: Bool
 ) -> tuple[int, int]:
     """Mark in `again` what makes the versions `writer[first[k]:stop[k]]`, and all that is needed for it.
@@ -245,7 +247,7 @@ def closure(
 
 
 @inner
-def chase(
+def chase(  # noqa: C901, PLR0913, PLR0917  compiled: columns of a record are looked up at each use, and cost time
     origins: Origins,
     first: I64,
     stop: I64,
@@ -267,16 +269,16 @@ def chase(
     read_ptr, read, last, dies = origins.read_ptr, origins.read, origins.last, origins.dies
     found_first, found_stop, why = origins.found.first, origins.found.stop, origins.found.why
     for row in range(len(first)):
-        _mark(origins.writer, first[row], stop[row], marked, duration, most)
+        _mark(origins.writer, first[row], stop[row], marked, duration=duration, most=most)
     while marked.used[PENDING] > 0 and marked.used[TIME] <= most:
         marked.used[PENDING] -= 1
         op = marked.todo[marked.used[PENDING]]
         marked.used[LOOKED_AT] += read_ptr[op + 1] - read_ptr[op] + 1
         for row in range(read_ptr[op], read_ptr[op + 1]):
             buffer = read[row]
-            if is_there(place, last[row], dies[row], absent[buffer], until[buffer]):
+            if is_there(place, last[row], dies=dies[row], absent=absent[buffer], until=until[buffer]):
                 continue
-            if is_kept(op, last[row], dies[row], found_stop[row], kept[buffer]):
+            if is_kept(op, last[row], dies=dies[row], stop=found_stop[row], kept=kept[buffer]):
                 continue
             if why[row] != 0:
                 sunk = -1 if absent[buffer] else last[row]
@@ -286,7 +288,7 @@ def chase(
                     marked.place[CAUSE] = row
                 marked.place[SUNK] = place = min(place, sunk)
                 continue
-            _mark(origins.writer, found_first[row], found_stop[row], marked, duration, most)
+            _mark(origins.writer, found_first[row], found_stop[row], marked, duration=duration, most=most)
     if marked.used[TIME] > most:
         return DEAR, DEAR
     for row in range(len(first)):
@@ -300,7 +302,9 @@ def chase(
 
 
 @inner
-def _mark(writer: I64, first: int, stop: int, marked: Closure, duration: I64, most: int) -> None:
+def _mark(  # noqa: PLR0917  compiled: no keyword-only parameters
+    writer: I64, first: int, stop: int, marked: Closure, duration: I64, most: int
+) -> None:
     """Mark the ops of a chain; of one that begins with the same op only what is longer, or long ones cost a square."""
     if marked.reach[first] == 0:
         marked.begun[marked.used[CHAINS]] = first
@@ -332,7 +336,9 @@ def is_kept(op: int, last: int, dies: bool, stop: int, kept: int) -> bool:
 
 
 @jit
-def sources(origins: Origins, ops: I64, place: int, absent: Bool, until: I64, kept: I64) -> tuple[I64, I64, I64]:
+def sources(  # noqa: PLR0917  compiled: no keyword-only parameters
+    origins: Origins, ops: I64, place: int, absent: Bool, until: I64, kept: I64
+) -> tuple[I64, I64, I64]:
     """The values that `ops` read when recomputed: rows of buffers and of whole writes, `ON_DEVICE`, or `HELD`."""
     ptr = np.zeros(len(ops) + 1, np.int64)
     for row in range(len(ops)):
@@ -342,7 +348,7 @@ def sources(origins: Origins, ops: I64, place: int, absent: Bool, until: I64, ke
         for step in range(ptr[row + 1] - ptr[row]):
             read = origins.read_ptr[ops[row]] + step
             source = buffer[ptr[row] + step] = origins.read[read]
-            if is_there(place, origins.last[read], origins.dies[read], absent[source], until[source]):
+            if is_there(place, origins.last[read], dies=origins.dies[read], absent=absent[source], until=until[source]):
                 continue
             held = is_kept(ops[row], origins.last[read], origins.dies[read], origins.found.stop[read], kept[source])
             whole[ptr[row] + step] = HELD if held else origins.writer[origins.found.first[read]]

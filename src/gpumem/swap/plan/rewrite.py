@@ -18,10 +18,10 @@ import numpy as np
 from gpumem.base.display import Shown
 from gpumem.swap.plan._cuts import find_cuts, find_holds, find_replays
 from gpumem.swap.plan._issue_order import Copy, issue_order, issued
-from gpumem.swap.plan._new_buffers import NONE, NewBuffers, Pieces, Segmentation
+from gpumem.swap.plan._new_buffers import NONE, NewBuffers, Pieces, renumbering
 from gpumem.swap.plan._new_ops import NewOp, Recomputations, copy_op, keep_generators, merge
 from gpumem.swap.plan.decisions import Decision
-from gpumem.swap.plan.variants import reruns_of, variants_of
+from gpumem.swap.plan.variants import own_workspaces, reruns_of, variants_of
 from gpumem.trace import I64, Trace
 
 
@@ -69,13 +69,13 @@ def rewrite(trace: Trace, decisions: Sequence[Decision], *, blocking: bool = Fal
             connects[cut.rank] = Pieces(source, target, hosts.get(cut.rank, NONE))
 
     # Which ops.
-    recomputations, added = Recomputations.of(trace, buffers, pieces_of, variants), list[NewOp]()
+    own = own_workspaces(trace) if variants else {}
+    recomputations, added = Recomputations(trace, buffers, pieces_of, variants, own), list[NewOp]()
     for item, first in zip(order.inserted, order.first):
         if isinstance(item, Copy):
             added.append(copy_op(item, connects[item.cut.rank], trace.n))
         else:
             added += recomputations.replay(item, first)
-    renumber = Segmentation.of(trace, cuts_of, pieces_of).renumber
-    ops = merge(trace.ops, added, order, renumber, blocking=blocking)
+    ops = merge(trace.ops, added, order, renumbering(trace, cuts_of, pieces_of), blocking=blocking)
     keep_generators(buffers, ops)
     return Carried(Trace(buffers.finish(), ops, name=trace.name), out, back)

@@ -8,6 +8,16 @@ so it belongs to the value that was there::
             |---- one value, made by w, c, c' ----|
 
 A *version* is a value after some of its changes. Its *chain* is what makes it: the whole write and those changes.
+
+Two numberings, both by buffer, then by op: an *access row* counts all accesses, a *write row* only those that write;
+a chain is a stretch of write rows. For buffer A, behind 20 accesses of which 8 write::
+
+    op               w        c        r        w2
+    access row       20       21       22       23
+    writes_before    8        9        10       10     write rows before the access
+    writes_through   9        10       10       11     and through it
+    finds            -        [8, 9)   [8, 10)  -      the chain of the version before the access
+    leaves           [8, 9)   [8, 10)  [8, 10)  [10, 11)
 """
 
 from __future__ import annotations
@@ -30,8 +40,8 @@ REASONS = (
     "an op updates it as a statistic, which happens once an iteration",
     "it is a parameter or optimizer state",
     "the gap wraps the iteration boundary",
-    "it is random, and the host has no room for the state of the generator",
-    "reruns at that place change it on",
+    "it is random, and the host cannot hold the state of the generator",
+    "recomputations at that place change it further",
     "it comes back there anyway",
 )
 
@@ -70,30 +80,30 @@ class Origins(NamedTuple):
         """Look up all accesses: O(accesses log accesses)."""
         accesses = _Accesses.of(trace)
         obstacles = _Obstacles.of(trace, accesses)
-        found, left = (_versions(accesses, obstacles, stop) for stop in (accesses.before, accesses.after))
+        found, left = (
+            _versions(accesses, obstacles, stop) for stop in (accesses.writes_before, accesses.writes_through)
+        )
         last, dies = _lasts(trace, accesses)
         by_op = np.argsort(accesses.op, kind="stable")
         reads = by_op[(accesses.reads & ~accesses.statistic)[by_op]]
         writes = by_op[(accesses.writes & ~accesses.statistic)[by_op]]
-        op_bounds, buffer_ptr = (
-            np.arange(trace.n + 1),
-            np.searchsorted(accesses.buffer, np.arange(len(trace.buffers) + 1)),
-        )
+        op_bounds = np.arange(trace.n + 1)
+        buffer_ptr = np.searchsorted(accesses.buffer, np.arange(len(trace.buffers) + 1))
         return cls(
-            trace.n,
-            accesses.op[accesses.writes],
-            (accesses.reads & (accesses.life == np.roll(accesses.life, 1)))[accesses.writes],
-            np.searchsorted(accesses.op[reads], op_bounds).astype(np.int64),
-            accesses.buffer[reads],
-            Versions(*(column[reads] for column in found)),
-            last[reads],
-            dies[reads],
-            np.searchsorted(accesses.op[writes], op_bounds).astype(np.int64),
-            accesses.buffer[writes],
-            np.append(accesses.op[accesses.writes], -1)[np.where(left.first < left.stop, left.first, -1)[writes]],
-            buffer_ptr.astype(np.int64),
-            accesses.op,
-            left,
+            n=trace.n,
+            writer=accesses.op[accesses.writes],
+            goes_on=(accesses.reads & (accesses.life_access == np.roll(accesses.life_access, 1)))[accesses.writes],
+            read_ptr=np.searchsorted(accesses.op[reads], op_bounds).astype(np.int64),
+            read=accesses.buffer[reads],
+            found=Versions(*(column[reads] for column in found)),
+            last=last[reads],
+            dies=dies[reads],
+            write_ptr=np.searchsorted(accesses.op[writes], op_bounds).astype(np.int64),
+            write=accesses.buffer[writes],
+            made=np.append(accesses.op[accesses.writes], -1)[np.where(left.first < left.stop, left.first, -1)[writes]],
+            access_ptr=buffer_ptr.astype(np.int64),
+            access=accesses.op,
+            left=left,
         )
 
     def without(self, ops: Bool) -> Origins:
@@ -126,9 +136,9 @@ class _Accesses(NamedTuple):
     writes: Bool
     statistic: Bool
     old: Bool  # of a lifetime that began before the iteration
-    before: I64  # rows of writes before it
-    after: I64  # and through it
-    life: I64  # the first access of the lifetime
+    writes_before: I64  # write rows before it
+    writes_through: I64  # write rows through it
+    life_access: I64  # the access row of the first access of the lifetime
 
     @classmethod
     def of(cls, trace: Trace) -> _Accesses:
@@ -139,8 +149,17 @@ class _Accesses(NamedTuple):
         after = np.cumsum(touched.writes).astype(np.int64)
         begins = (np.diff(buffer, prepend=-1) != 0) | (np.diff(old, prepend=False) & ~old)
         life = np.maximum.accumulate(np.where(begins, np.arange(len(op)), 0))
-        before = after - touched.writes.astype(np.int64)
-        return cls(buffer, op, touched.reads, touched.writes, statistic, old, before, after, life.astype(np.int64))
+        return cls(
+            buffer=buffer,
+            op=op,
+            reads=touched.reads,
+            writes=touched.writes,
+            statistic=statistic,
+            old=old,
+            writes_before=after - touched.writes.astype(np.int64),
+            writes_through=after,
+            life_access=life.astype(np.int64),
+        )
 
 
 class _Obstacles(NamedTuple):
@@ -166,26 +185,25 @@ class _Obstacles(NamedTuple):
 
 
 def _versions(accesses: _Accesses, obstacles: _Obstacles, stop: I64) -> Versions:
-    """The version before or after each access; its chain ends with the first `stop` writes."""
-    whole_access = np.flatnonzero(accesses.writes & ~accesses.reads)  # accesses
-    rank = (
-        np.searchsorted(accesses.before[whole_access], stop) - 1
-    )  # the last whole write among the first `stop` writes
-    first_write = np.append(accesses.before[whole_access], len(stop))[rank]
-    exists = (rank >= 0) & (first_write >= accesses.before[accesses.life])
+    """The version before or after each access: its chain ends before write row `stop`, a row an access."""
+    whole_access = np.flatnonzero(accesses.writes & ~accesses.reads)  # access rows of whole writes
+    whole_write = accesses.writes_before[whole_access]  # their write rows
+    rank = np.searchsorted(whole_write, stop) - 1  # the last whole write before `stop`
+    first_write = np.append(whole_write, len(stop))[rank]
+    exists = (rank >= 0) & (first_write >= accesses.writes_before[accesses.life_access])
     first = np.where(exists, first_write, stop)
-    made_at = np.append(whole_access, 0)[np.where(exists, rank, -1)]
+    made_at = np.append(whole_access, 0)[np.where(exists, rank, -1)]  # the access row of the chain's whole write
 
     def any_of(flags: Bool) -> Bool:
         seen = np.concatenate([[0], np.cumsum(flags[accesses.writes])])
         some: Bool = seen[stop] > seen[first]
         return some
 
-    unwritten = (stop - first == 1) & ~(
-        accesses.reads & (stop < accesses.after)
-    )  # nor does the access itself change it
+    changes_it = accesses.reads & (stop < accesses.writes_through)  # the access itself writes into the version
+    unwritten = (stop - first == 1) & ~changes_it
     why = np.zeros(len(stop), np.int64)
-    for code, refused in (  # the first that holds counts, so the last ones are written first
+    # Of several reasons the one lowest in this list counts: each overwrites those above it.
+    for code, refused in (
         (STATISTIC, any_of(accesses.statistic)),
         (COPY, any_of(obstacles.copy)),
         (SOURCE, exists & (obstacles.outside[made_at] | (obstacles.nobody[made_at] & unwritten))),
@@ -200,12 +218,15 @@ def _versions(accesses: _Accesses, obstacles: _Obstacles, stop: I64) -> Versions
 def _lasts(trace: Trace, accesses: _Accesses) -> tuple[I64, Bool]:
     """The last place that finds what each access finds, and whether it is the last because the lifetime ends."""
     table, ops, count = trace.buffers, trace.n, len(accesses.op)
-    death_place = np.where(trace.eternal, ops, table.end - 1)[accesses.buffer] - np.where(
-        accesses.old & ~trace.eternal[accesses.buffer], ops, 0
-    )
+    death_place = np.where(trace.eternal, ops, table.end - 1)[accesses.buffer]
+    death_place[accesses.old & ~trace.eternal[accesses.buffer]] -= ops  # it lies in this iteration, not the next
     write_op = np.append(accesses.op[accesses.writes], ops)  # the last is behind all of them
-    is_final = np.append(accesses.life[1:] != accesses.life[:-1], True) if count else np.zeros(0, np.bool_)
+    is_final = (
+        np.append(accesses.life_access[1:] != accesses.life_access[:-1], True) if count else np.zeros(0, np.bool_)
+    )
     final_of = np.searchsorted(np.flatnonzero(is_final), np.arange(count))
-    through = accesses.after[is_final][final_of]  # rows of writes through the end of the lifetime
-    dies = accesses.before == through  # no write comes before that
-    return np.where(table.host[accesses.buffer], -1, np.where(dies, death_place, write_op[accesses.before])), dies
+    through = accesses.writes_through[is_final][final_of]  # write rows through the end of the lifetime
+    dies = accesses.writes_before == through  # no write comes before that
+    return np.where(
+        table.host[accesses.buffer], -1, np.where(dies, death_place, write_op[accesses.writes_before])
+    ), dies

@@ -75,5 +75,5 @@ def reruns_of(trace: Trace, decisions: Sequence[Decision], replays: Sequence[Rep
         if key not in recomputed:
             places = sorted(at for op, at in recomputed if op == variant.op)
             instead = f"only before {', '.join(map(str, places))}" if places else "nowhere"
-            raise ValueError(f"{variant}: op {variant.op} does not run again before op {variant.at}, {instead}")
+            raise ValueError(f"{variant}: op {variant.op} is not recomputed before op {variant.at}, {instead}")
     return variant_at
