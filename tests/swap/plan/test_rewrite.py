@@ -233,7 +233,7 @@ def test_what_cannot_be_recomputed_is_refused() -> None:
     trace = chain()
     batch = replace(trace.buffers, kind=("input", "", ""))
     gone = Buffers.make([4, 8, 2], [0, 1, 1], [3, 5, 2], kind=batch.kind)
-    needs = r"op 1 \(b\) needs buffer 0 as it was, which is off the device or changed by then: its data comes from outside"
+    needs = r"op 1 \(b\) needs buffer 0 as it was, which is off the device or changed by then: its data comes from out"
     once, never = Recompute(1, 2, 4, 4), Recompute(0, 1, 4, 4)
     for buffers, changes, plan, why in [
         (batch, {"writes": [[0], [1, 2], [], [0], []]}, [once], needs),

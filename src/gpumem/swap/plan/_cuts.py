@@ -17,7 +17,7 @@ from gpumem.trace import Trace
 
 
 class Cut(NamedTuple):
-    """A gap over which a buffer leaves the device, as decided; `Issued` and `Pieces` say where it ends up."""
+    """A gap over which a buffer leaves the device, as decided; `Issued` and `CutBuffers` say where it ends up."""
 
     decision: Swap | Recompute
     rank: int  # its place in the plan, which breaks ties

@@ -22,7 +22,7 @@ from gpumem.trace.kinds import GENERATOR, GENERATOR_BYTES, WORKSPACE
 NONE = -1
 
 
-class Pieces(NamedTuple):
+class CutBuffers(NamedTuple):
     """The new buffers that the copies of a cut connect."""
 
     source: int  # the device piece before the gap

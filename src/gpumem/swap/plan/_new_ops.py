@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.swap.plan._issue_order import Copy, IssueOrder
-from gpumem.swap.plan._new_buffers import NONE, NewBuffers, Pieces
+from gpumem.swap.plan._new_buffers import NONE, CutBuffers, NewBuffers
 from gpumem.swap.plan.decisions import Variant
 from gpumem.swap.plan.replay import HELD, ON_DEVICE, Replay, Rerun, Value
 from gpumem.trace import COMPUTE, COPY_IN, COPY_OUT, RECOMPUTE, Csr, Ops, Trace
@@ -28,7 +28,7 @@ class NewOp(NamedTuple):
     duration: int | None = None  # where it differs from that op's
 
 
-def copy_op(copy: Copy, pieces: Pieces, n: int) -> NewOp:
+def copy_op(copy: Copy, pieces: CutBuffers, n: int) -> NewOp:
     """Make a copy of a cut in an iteration of `n` ops; a copy-in is enqueued by the op that needs it."""
     decision = copy.cut.decision
     if copy.role == COPY_OUT:

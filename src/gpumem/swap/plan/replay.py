@@ -113,27 +113,18 @@ class Device:
 
     def decide(self, decisions: Iterable[Swap | Recompute | Hold]) -> None:
         """Carry out more decisions; a `Hold` between two accesses comes with the `Recompute` that drops it."""
-        spans, pieces, decisions_now, versions = [], [], list(decisions), self.values.left
-        later = {
-            (decision.buffer, decision.after): decision.until
-            for decision in decisions_now
-            if isinstance(decision, Hold) and decision.at < 0
-        }
-        for decision in decisions_now:
+        spans, pieces, decisions = [], [], list(decisions)
+        holds = (decision for decision in decisions if isinstance(decision, Hold))
+        later = {(hold.buffer, hold.after): hold.until for hold in holds if hold.at < 0}
+        for decision in decisions:
             if isinstance(decision, Swap):
                 spans.append((decision.buffer, decision.release, decision.prefetch - decision.release))
             elif isinstance(decision, Recompute):
                 first = later.get((decision.buffer, decision.after), decision.after) + 1
                 spans.append((decision.buffer, first, decision.at - first))
             elif decision.at >= 0:
-                pieces.append(
-                    (
-                        decision.buffer,
-                        int(versions.stop[self.values.after(decision.buffer, decision.after)]),
-                        decision.at,
-                        decision.until,
-                    )
-                )
+                version = int(self.values.left.stop[self.values.after(decision.buffer, decision.after)])
+                pieces.append((decision.buffer, version, decision.at, decision.until))
             elif self.is_last(decision):
                 self.until[decision.buffer] = decision.until
                 end = int(self.end[decision.buffer])

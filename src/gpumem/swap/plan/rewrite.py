@@ -4,7 +4,7 @@ Each phase leaves records that no later one changes, but for the table of new bu
 
     decisions -> Cut, Holds, Replay     what the plan decides, checked
               -> IssueOrder, Issued     where copies and recomputations go in issue order
-              -> NewBuffers, Pieces     device pieces and host buffers of what is cut
+              -> NewBuffers, CutBuffers  device pieces and host buffers of what is cut
               -> NewOp                  copies and recomputations, then all ops of the new trace
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from gpumem.base.display import Shown
 from gpumem.swap.plan._cuts import find_cuts, find_holds, find_replays
 from gpumem.swap.plan._issue_order import Copy, issue_order, issued
-from gpumem.swap.plan._new_buffers import NONE, NewBuffers, Pieces, renumbering
+from gpumem.swap.plan._new_buffers import NONE, CutBuffers, NewBuffers, renumbering
 from gpumem.swap.plan._new_ops import NewOp, Recomputations, copy_op, keep_generators, merge
 from gpumem.swap.plan.decisions import Decision
 from gpumem.swap.plan.variants import own_workspaces, reruns_of, variants_of
@@ -61,12 +61,12 @@ def rewrite(trace: Trace, decisions: Sequence[Decision], *, blocking: bool = Fal
     # Which buffers that makes.
     buffers = NewBuffers.of(trace, holds.until, order)
     pieces_of: dict[int, list[int]] = {}
-    connects: dict[int, Pieces] = {}  # by a cut's rank
+    connects: dict[int, CutBuffers] = {}  # by a cut's rank
     for buffer, row in cuts_of.items():
         pieces = pieces_of[buffer] = buffers.split(buffer, row, when)
         hosts = buffers.keep_on_host(buffer, row, when)
         for cut, source, target in zip(row, pieces, pieces[1:]):
-            connects[cut.rank] = Pieces(source, target, hosts.get(cut.rank, NONE))
+            connects[cut.rank] = CutBuffers(source, target, hosts.get(cut.rank, NONE))
 
     # Which ops.
     own = own_workspaces(trace) if variants else {}
