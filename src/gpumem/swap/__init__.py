@@ -1,19 +1,19 @@
 """Swap planners: `Trace, Machine, limit -> Plan`. `PLANNERS` has them by name, as records of their options.
 
 Read `plan` first: the language of decisions, and what carrying them out does to a trace. Then `facts`, which every
-planner asks for: limits, what is held and when, how long copies and reruns take; the gaps between accesses are part of
-the language. Each published planner has a folder: `autoswap`, `snu`, `tensile`, `mosos`, `dtr`, and `baselines`.
-`search` goes where they do not get to, `bound` says what none of them can beat. `tasks` is what schedulers of several
-jobs agree on.
+planner asks for: limits, what is held and when, how long copies and recomputations take; the gaps between accesses are
+part of the language. Each published planner has a folder: `autoswap`, `snu`, `tensile`, `mosos`, `dtr`, and
+`baselines`. `search` goes where they do not get to, `bound` says what none of them can beat. `tasks` is what schedulers
+of several jobs agree on.
 
 The contract of a planner is `planner(trace, machine, limit, *, ...) -> Plan`: `machine` gives the times of ops and
-copies and the pinned-host budget, `limit` is the bytes that the load of the rewritten trace must not exceed at any op.
-The plan is empty where the load fits already. `seconds` is the whole time that a planner may take: it looks at the
-clock between its steps, and ends with the best plan that it has, or with `NotReached` (see `gpumem.base.work`).
-The compiling of loops, when they are first called, does not count.
-What comes out then depends on the machine; without `seconds` a planner is deterministic. A planner raises `Infeasible`
-where some op must hold more than `limit` bytes whatever is swapped or dropped, `NotReached` where it gives up above
-the limit (`reached`: the lowest load that it got to), and `ValueError` for a limit below 1 or an option that is none.
+copies and the pinned-host budget, `limit` is what the live bytes of the rewritten trace must not exceed at
+any op. The plan is empty where the trace fits already. `seconds` is the whole time that a planner may take: it
+looks at the clock between its steps, and ends with the best plan that it has, or with `NotReached` (see
+`gpumem.base.work`). The compiling of loops, when they are first called, does not count. What comes out then depends on
+the machine; without `seconds` a planner is deterministic. A planner raises `Infeasible` where some op must hold more
+than `limit` bytes whatever is swapped or dropped, `NotReached` where it gives up above the limit (`reached`: the lowest
+live bytes that it got to), and `ValueError` for a limit below 1 or an option that is none.
 
 A planner is a record (`PlannerRecord`): its options are fields, checked when it is made; `planner_of` makes one of any
 name, `module:name` or function. `propose` returns a `Proposal`: the plan, its time by the capacity clock, and what is

@@ -24,34 +24,34 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         rows = [optimize.LinearConstraint(question["matrix"], least, right)] if len(right) else []
         if question["best"] is not None:
             rows.append(optimize.LinearConstraint(question["cost"][None], -float("inf"), question["best"]))
-        box, options = optimize.Bounds(lower, upper), question["options"]
-        found = optimize.milp(
-            question["cost"], integrality=question["whole"], bounds=box, constraints=rows, options=options
+        bounds, options = optimize.Bounds(lower, upper), question["options"]
+        result = optimize.milp(
+            question["cost"], integrality=question["whole"], bounds=bounds, constraints=rows, options=options
         )
-        return {"status": found.status, "x": found.x, "value": found.fun, "bound": found.mip_dual_bound}
-    found = optimize.linprog(question["cost"], method=question["method"], **question["sides"])
-    sides = {"at_most": found.ineqlin.marginals, "exact": found.eqlin.marginals} if found.x is not None else {}
-    return {"status": found.status, "x": found.x} | sides
+        return {"status": result.status, "x": result.x, "value": result.fun, "bound": result.mip_dual_bound}
+    result = optimize.linprog(question["cost"], method=question["method"], **question["sides"])
+    sides = {"at_most": result.ineqlin.marginals, "exact": result.eqlin.marginals} if result.x is not None else {}
+    return {"status": result.status, "x": result.x} | sides
 
 
-def serve(asked: BinaryIO, told: BinaryIO) -> None:
-    """Answer until nobody asks any more, which ends the process in the middle of a program too."""
+def serve(questions_in: BinaryIO, answers: BinaryIO) -> None:
+    """Answer until stdin closes, which ends the process in the middle of a program too."""
     questions: SimpleQueue[Any] = SimpleQueue()
-    Thread(target=_hear, args=(asked, questions), daemon=True).start()
+    Thread(target=_hear, args=(questions_in, questions), daemon=True).start()
     while True:
         try:
-            said: Any = answer(questions.get())
+            result: Any = answer(questions.get())
         except Exception as error:
-            said = error
-        pickle.dump(said, told)
-        told.flush()
+            result = error
+        pickle.dump(result, answers)
+        answers.flush()
 
 
-def _hear(asked: BinaryIO, questions: SimpleQueue[Any]) -> None:
+def _hear(questions_in: BinaryIO, questions: SimpleQueue[Any]) -> None:
     try:
         while True:
-            questions.put(pickle.load(asked))
-    finally:  # whoever asked has gone, or was killed
+            questions.put(pickle.load(questions_in))
+    finally:  # the process that asks has ended, or was killed
         os._exit(0)
 
 

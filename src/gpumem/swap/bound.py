@@ -20,8 +20,10 @@ from gpumem.swap.fluid import Refined, in_a_row, refine, relax
 from gpumem.trace import Trace
 from gpumem.trace.lifetimes import touched
 
-SAFETY = 1e-9  # relative; far above the rounding of the dual's sums in float64
-SIZE = 40_000  # variables
+# Relative: what is taken off the dual, far above the rounding of its sums in float64 (1e-16 a term).
+SAFETY = 1e-9
+# Variables of a program at most. Not tuned: HiGHS solves 30,000 of them in 3 s, see `zero_stall_limit`.
+SIZE = 40_000
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -31,7 +33,7 @@ class Bound(Shown):
     Parameters
     ----------
     limit, stall_ns : int
-        Bytes and nanoseconds: a plan with a load limit below `limit` makes an iteration longer by more than
+        Bytes and nanoseconds: a plan with a limit of live bytes below `limit` makes an iteration longer by more than
         `stall_ns`; a plan for `limit` makes it longer by `stall_ns` at least.
     peak_load : int
         Bytes, without swapping.
@@ -64,7 +66,7 @@ def zero_stall_limit(
     seconds: float | None = None,
     progress: work.Progress | None = None,
 ) -> Bound:
-    """Return the least load limit that any swap plan can reach while the iteration takes no longer.
+    """Return the least limit of live bytes that any swap plan can reach while the iteration takes no longer.
 
     Parameters
     ----------
@@ -93,18 +95,17 @@ def zero_stall_limit(
     Why it is valid. With one compute stream, an iteration that takes no longer leaves every op at its time.
     The capacity clock hands out at most `limit` bytes at any moment; a buffer has them while it is used, while
     it is copied out and from the start of its copy-in on. So at the start and the end of every op, what is
-    held without swapping, less what is away then, is at most `limit`. A buffer is away at most in the part that
-    was copied out by then, and at most in the part that is copied in afterwards (`O` and `I` in `program`),
-    and an engine copies for no longer than time passes. Each relaxation can only lower the bound: fractions of
-    buffers, latency in proportion; loads looked at only at breakpoints; copies anywhere inside a segment; one
-    copy-out for all gaps of a value as soon as one of them could make it; gaps that add up to less than 1/2000
-    of the peak leave for nothing; what is held after its last access counts as free; the iterations of a
-    cycle are averaged. Kept from whole buffers: none is away before a whole copy-out since its access could
-    have ended, nor later than a whole copy-in needs.
-    The pinned budget is no constraint here, which lowers the bound at most. It is for a host that hands over ops for
-    nothing; copies that block or cost the host time only make plans slower. With a `host_ns`, several compute
-    streams, or copies in the trace itself, only the static bound is returned: while an op waits for its host a copy
-    may run.
+    held without swapping, less what is off the device then, is at most `limit`. A buffer is off the device at most in
+    the part that was copied out by then, and at most in the part that is copied in afterwards (`O` and `I` in
+    `program`), and an engine copies for no longer than time passes. Each relaxation can only lower the bound: fractions
+    of buffers, latency in proportion; loads looked at only at breakpoints; copies anywhere inside a segment; one
+    copy-out for all gaps of a value as soon as one of them could make it; gaps that add up to less than 1/2000 of the
+    peak leave for nothing; what is held after its last access counts as free; the iterations of a cycle are averaged.
+    Kept from whole buffers: none is off the device before a whole copy-out since its access could have ended, nor later
+    than a whole copy-in needs. The pinned budget is no constraint here, which lowers the bound at most. It is for a
+    host that launches ops for nothing; copies that block or cost the host time only make plans slower. With a
+    `host_ns`, several compute streams, or copies in the trace itself, only the static bound is returned: while an op
+    waits for its host a copy may run.
 
     O(gaps x breakpoints) variables; HiGHS solves 30,000 of them in 3 s. Certified by the dual: any prices give a
     valid bound, so the solver's tolerances do not matter.
@@ -120,19 +121,19 @@ def zero_stall_limit(
     peak, least = trace.peak_load, static_floor(trace)[1]
     if not peak or not in_a_row(trace, machine) or work.over():
         return Bound(least, 0, peak, 0, False)
-    found = refine(relax(trace, machine, stalls=False), peak, None, rounds, size)
-    limit = ceil(found.dual * peak * (1 - SAFETY))
-    return Bound(min(max(least, limit), peak), 0, peak, _count(found), found.settled)
+    refined = refine(relax(trace, machine, stalls=False), peak, None, rounds, size)
+    limit = ceil(refined.dual * peak * (1 - SAFETY))
+    return Bound(min(max(least, limit), peak), 0, peak, _count(refined), refined.settled)
 
 
-def _count(found: Refined) -> int:
+def _count(refined: Refined) -> int:
     """How many breakpoints the last program had that was solved."""
-    return 0 if found.last is None else len(found.breaks)
+    return 0 if refined.last is None else len(refined.breaks)
 
 
 @strict
 @work.budgeted
-def least_stall(
+def least_stall(  # noqa: PLR0913  options of a public function, keyword-only
     trace: Trace,
     machine: Machine,
     limit: int,
@@ -144,12 +145,12 @@ def least_stall(
     seconds: float | None = None,
     progress: work.Progress | None = None,
 ) -> Bound:
-    """Return by how much longer, at least, any plan for a load limit makes the iteration.
+    """Return by how much longer, at least, any plan for a limit of live bytes makes the iteration.
 
     Parameters
     ----------
     recompute : bool
-        Whether plans may make values again (`Recompute` and `Hold` beside `Swap`), by the trace's own operators.
+        Whether plans may recompute values (`Recompute` and `Hold` beside `Swap`), by the trace's own operators.
     placed : bool
         Whether the limit is of a pool, so that the placed clock judges.
 
@@ -158,16 +159,16 @@ def least_stall(
     Other parameters, returns and notes as for `zero_stall_limit`, but that ops may wait before they start: time
     between two breakpoints then grows at a price, and copies have no windows of time but only of ops.
 
-    Why it is valid with values made again. What a gap drops is gone from the op after its first access to the place
-    before an op where reruns bring it back, whichever place that is (`D` in `program`): D begins at 0 or 1, and falls
-    once. It falls while the next op waits, for reruns run between two ops, on the stream of the ops; so the time of
-    that segment has grown by the run time of all reruns of the place, during which copies go on. These are at least
-    the chains of what comes back there, its whole write and the changes in place after it, each op once. A buffer
-    comes back at most once at a place, so an op's time may be split over all buffers that it can bring back (`again`)
-    and is not counted twice. A gap is swapped or dropped, not both. What else reruns need, be it made again in
-    scratch, kept past its death or swapped in early, costs nothing here, in time and in bytes. A gap that wraps the
-    iteration boundary cannot be dropped, nor one whose value has a chain that `Plan.apply` refuses. A value made again
-    is the same, so that a copy on the host stays good.
+    Why it is valid with recomputation. What a gap drops is not there from the op after its first access to the
+    place before an op where recomputations bring it back, whichever place that is (`D` in `program`): D begins at 0 or
+    1, and falls once. It falls while the next op waits, for recomputations run between two ops, on the stream of the
+    ops; so the time of that segment has grown by the run time of all recomputations of the place, during which copies
+    go on. These are at least the chains of what comes back there, its whole write and the changes in place after it,
+    each op once. A buffer comes back at most once at a place, so an op's time may be split over all buffers that it can
+    bring back (`again`) and is not counted twice. A gap is swapped or dropped, not both. What else recomputations need,
+    be it recomputed in scratch, kept past its death or swapped in early, costs nothing here, in time and in bytes. A
+    gap that wraps the iteration boundary cannot be dropped, nor one whose value has a chain that `Plan.apply` refuses.
+    A recomputed value is the same, so that a copy on the host stays good.
 
     Why it is valid for a pool. Two buffers with bytes in common are touched one after the other: no op on one of them
     begins before all on the other have ended. So at any moment all that lie between their first access and their last
@@ -195,5 +196,5 @@ def least_stall(
     if peak <= limit or not in_a_row(trace, machine) or work.over():
         return Bound(limit, 0, peak, 0, peak <= limit)
     fluid = relax(trace, machine, stalls=True, recompute=recompute)
-    found = refine(fluid, peak, limit, rounds, size)
-    return Bound(limit, max(floor(found.dual * (1 - SAFETY) + 1e-6), 0), peak, _count(found), found.settled)
+    refined = refine(fluid, peak, limit, rounds, size)
+    return Bound(limit, max(floor(refined.dual * (1 - SAFETY) + 1e-6), 0), peak, _count(refined), refined.settled)

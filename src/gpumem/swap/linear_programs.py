@@ -25,9 +25,13 @@ from gpumem.swap import _solver_process as _solver
 from gpumem.trace import F64, I64, Bool
 
 OPTIMAL, INFEASIBLE, LATE = "optimal", "infeasible", "late"
-STEP = 0.05  # seconds between looks for an interrupt
-SMALL = 12_000  # rows: up to there the simplex method is quicker than an interior point
-GRACE = 5.0  # seconds that a solver may be late with what it has found, before nobody waits for it any more
+# Seconds between looks for an interrupt, so that one is heard as if at once. Not tuned.
+STEP = 0.05
+# Rows up to which the bound is solved by the simplex method, which is quicker there; an interior point is beyond it.
+# Not tuned further.
+SMALL = 12_000
+# Seconds that a solver may be late with the best solution it has, before it is ended. Not tuned.
+GRACE = 5.0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -120,15 +124,15 @@ class Rows:
         sides["bounds"] = np.stack([np.zeros(len(upper)), upper], axis=1)
         sides["options"] = _limits()
         method = "highs-ds" if self.rows <= SMALL else "highs-ipm"
-        found = ask({"solver": "linprog", "method": method, "cost": cost, "sides": sides}, grace=0.0)
-        if found is None or found["x"] is None:
+        answer = ask({"solver": "linprog", "method": method, "cost": cost, "sides": sides}, grace=0.0)
+        if answer is None or answer["x"] is None:
             return None
         price = np.zeros(len(right))
-        price[~exact] = np.maximum(-found["at_most"], 0)
+        price[~exact] = np.maximum(-answer["at_most"], 0)
         if exact.any():
-            price[exact] = -found["exact"]
+            price[exact] = -answer["exact"]
         dual = float(np.minimum((cost + matrix.T @ price) * upper, 0).sum() - right @ price)
-        return Relaxed(found["x"], price, dual)
+        return Relaxed(answer["x"], price, dual)
 
     def solve(self, *, best: float = inf, gap: float = 0.0, nodes: int | None = None, sure: bool = True) -> Solved:
         """Solve the program in whole numbers, as well as the time allows; some seconds after that it is given up.
@@ -160,16 +164,16 @@ class Rows:
             | _limits()
             | ({} if nodes is None else {"node_limit": nodes}),
         }
-        found = ask(question)
-        if found is None or found["status"] not in (0, 1, 2) or (found["x"] is None and not sure):
+        answer = ask(question)
+        if answer is None or answer["status"] not in (0, 1, 2) or (answer["x"] is None and not sure):
             return Solved(LATE, None, inf, -inf)
-        if found["status"] == 2:
+        if answer["status"] == 2:
             return Solved(INFEASIBLE, None, inf, best)
-        bound = -inf if found["bound"] is None or not sure else float(found["bound"])
-        if found["x"] is None:
+        bound = -inf if answer["bound"] is None or not sure else float(answer["bound"])
+        if answer["x"] is None:
             return Solved(LATE, None, inf, bound)
-        x = np.where(whole, np.rint(found["x"]), found["x"])
-        return Solved(LATE if found["status"] or not sure else OPTIMAL, x, float(found["value"]), bound)
+        values = np.where(whole, np.rint(answer["x"]), answer["x"])
+        return Solved(LATE if answer["status"] or not sure else OPTIMAL, values, float(answer["value"]), bound)
 
     def _columns(self) -> tuple[F64, F64, F64, Bool, Bool, Any]:
         """The costs, the upper bounds, the right sides, which rows are exact, which variables whole; the matrix."""
@@ -192,7 +196,7 @@ def _limits() -> dict[str, float]:
 class _Worker:
     """A process that solves programs, and the thread that waits for its answers."""
 
-    def __init__(self) -> None:  # -P: no module of this room is found by a name of the solver's libraries
+    def __init__(self) -> None:  # -P: no module of this package is found by a name of the solver's libraries
         self.process = Popen([sys.executable, "-P", str(_solver.__file__)], stdin=PIPE, stdout=PIPE)
         self.answers: SimpleQueue[Any] = SimpleQueue()
         Thread(target=self._listen, daemon=True).start()
@@ -218,11 +222,11 @@ class _Worker:
     def ask(self, question: dict[str, Any], grace: float) -> Any:
         """Return the answer; None where it is so many seconds past its time."""
         assert self.process.stdin is not None
-        late = work.now() + work.left() + grace if work.hurried() else inf
+        deadline = work.now() + work.left() + grace if work.hurried() else inf
         with suppress(BrokenPipeError):  # it has ended, which `_listen` says
             pickle.dump(question, self.process.stdin)
             self.process.stdin.flush()
-        while late == inf or work.now() < late:
+        while deadline == inf or work.now() < deadline:
             with suppress(Empty):
                 return self.answers.get(timeout=STEP)
         return None
@@ -262,14 +266,14 @@ def ask(question: dict[str, Any], *, grace: float = GRACE) -> Any:
         return None
     worker = _some_worker()
     try:
-        said = worker.ask(question, grace)
+        answer = worker.ask(question, grace)
     except BaseException:
         worker.end()
         raise
-    if said is None or isinstance(said, BaseException):
+    if answer is None or isinstance(answer, BaseException):
         worker.end()
     else:
         _idle.append(worker)
-    if isinstance(said, BaseException):
-        raise said
-    return said
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer

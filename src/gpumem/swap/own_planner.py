@@ -36,13 +36,13 @@ class FunctionPlanner(PlannerRecord):
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        taken = self.signature
-        first = [p for p in taken.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+        takes = self.signature
+        first = [parameter for parameter in takes.parameters.values() if parameter.kind is not parameter.KEYWORD_ONLY]
         try:
-            taken.replace(parameters=first).bind(None, None, None)
+            takes.replace(parameters=first).bind(None, None, None)
         except TypeError as error:
-            told = f"{self.name}: it is called as planner(trace, machine, limit, *, options)"
-            raise ValueError(f"{told}, but {error}") from None
+            call = f"{self.name}: it is called as planner(trace, machine, limit, *, options)"
+            raise ValueError(f"{call}, but {error}") from None
 
     @property
     def name(self) -> str:
@@ -74,13 +74,19 @@ class FunctionPlanner(PlannerRecord):
 
     def declared(self) -> dict[str, Declared]:
         """Its keywords, but for those that all planners have; without an annotation the default says the type."""
-        keywords = [p for p in self.signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
-        return {p.name: _declared(p) for p in keywords if p.name not in ("seconds", "progress")}
+        parameters = self.signature.parameters.values()
+        keywords = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        own = (parameter for parameter in keywords if parameter.name not in ("seconds", "progress"))
+        return {parameter.name: _declared(parameter) for parameter in own}
 
     def has(self, option: str) -> bool:
         """Whether there is such a keyword, or it takes any."""
-        taken = self.signature.parameters.values()
-        return any(p.kind is p.VAR_KEYWORD or (p.kind is p.KEYWORD_ONLY and p.name == option) for p in taken)
+        parameters = self.signature.parameters.values()
+        return any(
+            parameter.kind is parameter.VAR_KEYWORD
+            or (parameter.kind is parameter.KEYWORD_ONLY and parameter.name == option)
+            for parameter in parameters
+        )
 
     def with_(self, **options: Any) -> Self:
         """Return the planner with other options."""
@@ -97,8 +103,8 @@ class FunctionPlanner(PlannerRecord):
         self, trace: Trace, machine: Machine, limit: int, *, seconds: float | None, progress: work.Progress
     ) -> Plan | Proposal:
         """Call the function, with `seconds` and `progress` if it takes them."""
-        told = {} if seconds is None else {"seconds": seconds}
-        return self.func(trace, machine, limit, **self.known({**told, "progress": progress}), **self.chosen)
+        budget = {} if seconds is None else {"seconds": seconds}
+        return self.func(trace, machine, limit, **self.known({**budget, "progress": progress}), **self.chosen)
 
 
 def _declared(parameter: inspect.Parameter) -> Declared:
@@ -127,8 +133,8 @@ def as_planner(given: object) -> Planner:
         return as_planner(record)
     if callable(given):
         return FunctionPlanner(given)
-    said = f"{given!r:.60} is no planner"
-    raise ValueError(f"{said}: that is a function planner(trace, machine, limit, *, options), or a PlannerRecord")
+    problem = f"{given!r:.60} is no planner"
+    raise ValueError(f"{problem}: that is a function planner(trace, machine, limit, *, options), or a PlannerRecord")
 
 
 def from_module(text: str, what: str) -> object:
@@ -140,16 +146,16 @@ def from_module(text: str, what: str) -> object:
         There is no such module, its import fails, or it has no such name; `what` tells where the text was given.
     """
     module, _, name = text.partition(":")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)  # at the end: what lies here shall not stand in for a module of others
+    if (directory := str(Path.cwd())) not in sys.path:
+        sys.path.append(directory)  # at the end: what lies here shall not stand in for a module of others
     try:
-        found = import_module(module)
+        imported = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module}.".startswith(f"{error.name}."):
             raise ValueError(f"{what}: there is no module {module!r}, nor one in the current directory") from None
         raise ValueError(f"{what}: the import of {module!r} fails: {failure(error)}") from error
     except (Exception, SystemExit) as error:
         raise ValueError(f"{what}: the import of {module!r} fails: {failure(error)}") from error
-    if not hasattr(found, name):
-        raise ValueError(f"{what}: module {module!r} has no {name!r}{meant(name, vars(found))}")
-    return getattr(found, name)
+    if not hasattr(imported, name):
+        raise ValueError(f"{what}: module {module!r} has no {name!r}{meant(name, vars(imported))}")
+    return getattr(imported, name)

@@ -190,8 +190,8 @@ class PlannerRecord:
     ) -> Plan:
         """Return the plan alone; `options` stand for those of the record."""
         with work.within(seconds, progress):
-            found = self._asked(options, trace, machine, limit)
-        return found.plan if isinstance(found, Proposal) else found
+            answer = self._asked(options, trace, machine, limit)
+        return answer.plan if isinstance(answer, Proposal) else answer
 
     @strict
     def propose(
@@ -206,25 +206,25 @@ class PlannerRecord:
     ) -> Proposal:
         """Return the plan, how long its iteration takes, and what is proved."""
         with work.within(seconds, progress):
-            found = self._asked(options, trace, machine, limit)
-        if isinstance(found, Proposal):
-            return found
-        return Proposal(found, simulate(found.apply(trace), machine, capacity=limit).makespan)
+            answer = self._asked(options, trace, machine, limit)
+        if isinstance(answer, Proposal):
+            return answer
+        return Proposal(answer, simulate(answer.apply(trace), machine, capacity=limit).makespan)
 
     def _asked(self, options: Mapping[str, Any], trace: Trace, machine: Machine, limit: int) -> Plan | Proposal:
         """Plan; what a planner of the user's own raises, and should not, bears its name."""
-        one = self.with_(**options)
+        planner = self.with_(**options)
         try:
-            found = one.plan(trace, machine, limit, seconds=work.seconds(), progress=work.teller())
-            if not isinstance(found, Proposal):
-                expect("planner", "what it returned", found, "Plan")
+            answer = planner.plan(trace, machine, limit, seconds=work.seconds(), progress=work.teller())
+            if not isinstance(answer, Proposal):
+                expect("planner", "what it returned", answer, "Plan")
         except (ValueError, Infeasible, NotReached):
             raise
         except Exception as error:
-            if not str(one.source.__module__).startswith("gpumem."):
+            if not str(planner.source.__module__).startswith("gpumem."):
                 error.add_note(f"{IN_PLANNER}{self.name}")
             raise
-        return found
+        return answer
 
     @property
     def source(self) -> Any:
@@ -270,17 +270,17 @@ def _without_tails(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def planner(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = signature(function).bind(*args, **kwargs)
-        trace, limit = given.arguments["trace"], given.arguments["limit"]
-        less = given.arguments["trace"] = trimmed(trace, limit, always=False)
-        if less is not trace and given.arguments.get("start") is not None:
-            given.arguments["start"] = Tails(trace, less).trimmed(given.arguments["start"])
-        found = function(*given.args, **given.kwargs)
-        if less is trace:
-            return found
-        plan: Any = found if isinstance(found, Plan) else found.plan
-        whole: Any = keep_tails(trace, Tails(trace, less).dropped(plan), given.arguments["machine"], limit)
-        return whole if isinstance(found, Plan) else replace(found, plan=whole)
+        bound = signature(function).bind(*args, **kwargs)
+        trace, limit = bound.arguments["trace"], bound.arguments["limit"]
+        trimmed_trace = bound.arguments["trace"] = trimmed(trace, limit, always=False)
+        if trimmed_trace is not trace and bound.arguments.get("start") is not None:
+            bound.arguments["start"] = Tails(trace, trimmed_trace).trimmed(bound.arguments["start"])
+        answer = function(*bound.args, **bound.kwargs)
+        if trimmed_trace is trace:
+            return answer
+        plan: Any = answer if isinstance(answer, Plan) else answer.plan
+        whole: Any = keep_tails(trace, Tails(trace, trimmed_trace).dropped(plan), bound.arguments["machine"], limit)
+        return whole if isinstance(answer, Plan) else replace(answer, plan=whole)
 
     return planner
 

@@ -85,7 +85,7 @@ def test_the_recomputation_that_cannot_be_is_the_one_that_is_named(first: int) -
     )
     fine, bad = Recompute(1, 0, 5, 4), Recompute(2, 2, 4, 4)
     assert Plan((fine,)).apply(trace).n == 7
-    why = f"{bad}: cannot be made again before op 4: what buffer 2 holds after op 2 (c): its data comes from outside"
+    why = f"{bad}: cannot be recomputed before op 4: what buffer 2 holds after op 2 (c): its data comes from outside"
     with pytest.raises(ValueError, match=f"^{re.escape(why)}"):
         Plan((fine, bad) if first == 0 else (bad, fine)).apply(trace)
 

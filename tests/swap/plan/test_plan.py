@@ -49,44 +49,76 @@ def test_a_file_without_ops_or_name_is_for_any_trace(value: int) -> None:
 
 @pytest.mark.parametrize("value", [-1, 2**62, True])
 def test_a_field_out_of_range_names_its_decision(value: int) -> None:
-    with pytest.raises(ValueError, match=rf"decision 1 .hold.: until {value} is not an integer in \[0, 2\*\*62\)"):
+    with pytest.raises(ValueError, match=rf"decision 1 .hold.: until: expected `int`.*, found {value}$"):
         Plan.from_json(one("hold", buffer=0, until=value))
-    with pytest.raises(ValueError, match=r"decision 1 .variant.: name 5 is not text"):
+    with pytest.raises(ValueError, match=r"decision 1 .variant.: name: expected `str`, got `int`, found 5$"):
         Plan.from_json(one("variant", op=0, name=5, duration=1, workspace=0))
+
+
+PLAN = '{"format": "gpumem.plan/1", "decisions": '
 
 
 @pytest.mark.parametrize(
     "text, why",
     [
-        ("", "plan"),
-        ("[]", "plan"),
+        ("", "plan: not JSON"),
+        ("[]", "plan: format None is not"),
+        ('{"decisions": []}', "plan: format None is not"),
+        ('{"format": "gpumem.plan/1"}', "plan: object missing required field `decisions`"),
+        (PLAN + '[{"buffer": 1}]}', "field `kind`, .*; there are swap, recompute"),
+        (PLAN + '[], "trace": 5}', "plan: trace: expected `str`, .*, found 5$"),
+        pytest.param(PLAN + "[" * 10**5, "plan: not JSON", id="deep"),
         ('{"format": "x", "decisions": []}', "format 'x' is not"),
-        ('{"format": "gpumem.plan/1", "decisions": 5}', "must be a list"),
-        ('{"format": "gpumem.plan/1", "decisions": [], "n": true}', "a number of ops"),
-        ('{"format": "gpumem.plan/1", "decisions": [], "n": -1}', "a number of ops"),
-        ('{"format": "gpumem.plan/1", "decisions": [], "blocking": 1}', "plan: blocking 1 is neither true nor false"),
-        ('{"format": "gpumem.plan/1", "decisions": [], "blocking": "no"}', "plan: blocking 'no' is neither true"),
-        ('{"format": "gpumem.plan/1", "decisions": [], "blocking": null}', "plan: blocking None is neither true"),
-        ('{"format": "gpumem.plan/1", "decisions": [7]}', "decision 0: 7 has no kind; there are swap, recompute"),
-        ('{"format": "gpumem.plan/1", "decisions": [{"kind": [1]}]}', "is unknown"),
-        ('{"format": "gpumem.plan/1", "decisions": [{"kind": "jump"}]}', "decision 0: kind 'jump' is unknown"),
-        ('{"format": "gpumem.plan/1", "decisions": [{"kind": "swap", "buffer": -1}]}', "decision 0 .swap."),
-        ('{"format": "gpumem.plan/1", "decisions": [{"kind": "swap", "buffer": "1"}]}', "decision 0 .swap."),
+        (PLAN + "5}", "plan: decisions: expected `array`.*, found 5$"),
+        (PLAN + '[], "n": true}', "plan: n: expected `int`, got `bool`, found True$"),
+        (PLAN + '[], "n": -1}', "plan: n: expected `int` >= 0, found -1$"),
         (
-            '{"format": "gpumem.plan/1", "decisions": [{"kind": "hold", "buffer": 1, "untill": 4}]}',
-            "decision 0 .hold.: 'untill' is unknown; .*; did you mean 'until'",
+            PLAN + '[], "blocking": 1}',
+            "plan: blocking: expected `bool`, .*, found 1$",
         ),
         (
-            '{"format": "gpumem.plan/1", "decisions": [{"kind": "hold", "buffer": 1, "until": 2.0}]}',
-            r"decision 0 .hold.: until 2\.0 is not an integer",
+            PLAN + '[], "blocking": "no"}',
+            "plan: blocking: expected `bool`, .*, found 'no'$",
         ),
         (
-            '{"format": "gpumem.plan/1", "decisions": [{"kind": "recompute", "buffer": 1, "after": 0, "before": 3}]}',
-            "decision 0 .recompute.: `at` is missing",
+            PLAN + '[], "blocking": null}',
+            "plan: blocking: expected `bool`, .*, found None$",
         ),
         (
-            '{"format": "gpumem.plan/1", "decisions": [{"kind": "hold", "buffer": 1, "until": null}]}',
-            "decision 0 .hold.: until None is not an integer",
+            PLAN + "[7]}",
+            "decision 0: expected `object`, .* found 7; there are swap, recompute",
+        ),
+        (
+            PLAN + '[{"kind": [1]}]}',
+            r"decision 0: kind: expected `str`, found \[1\]; there are swap",
+        ),
+        (
+            PLAN + '[{"kind": "jump"}]}',
+            "decision 0: kind: invalid value 'jump', .*; there are swap",
+        ),
+        (
+            PLAN + '[{"kind": "swap", "buffer": -1}]}',
+            "decision 0 .swap.: buffer: .* >= 0, found -1$",
+        ),
+        (
+            PLAN + '[{"kind": "swap", "buffer": "1"}]}',
+            "decision 0 .swap.: buffer: .*, found '1'$",
+        ),
+        (
+            PLAN + '[{"kind": "hold", "buffer": 1, "untill": 4}]}',
+            "decision 0 .hold.: object contains unknown field `untill`, .*; did you mean 'until'",
+        ),
+        (
+            PLAN + '[{"kind": "hold", "buffer": 1, "until": 2.0}]}',
+            r"decision 0 .hold.: until: expected `int`, got `float`, found 2\.0$",
+        ),
+        (
+            PLAN + '[{"kind": "recompute", "buffer": 1, "after": 0, "before": 3}]}',
+            "decision 0 .recompute.: object missing required field `at`",
+        ),
+        (
+            PLAN + '[{"kind": "hold", "buffer": 1, "until": null}]}',
+            "decision 0 .hold.: until: expected `int`, got `null`, found None$",
         ),
     ],
 )

@@ -56,12 +56,12 @@ def lands(plan: Plan, done: Carried) -> None:
 
 
 def test_an_op_that_runs_again_for_another_result_changes_what_should_stay() -> None:
-    """Op 1 changes A in place and makes B of it: where B is made again before op 3, A cannot stay as op 0 left it."""
+    """Op 1 changes A in place and makes B of it: where B is recomputed before op 3, A cannot stay as op 0 left it."""
     ops = Ops.make([[], [0], [], [1], [0], []], [[0], [0, 1], [2], [2], [2], [2]])
     trace = Trace(Buffers.make([8, 8, 8], [0, 1, 2], [5, 4, 6]), ops)
     b = Recompute(1, after=1, before=3, at=3)
     assert check.data_flow(trace, Plan((b,), 6).apply(trace)) is None
-    with pytest.raises(ValueError, match=r"buffer 0 holds after op 0.*: reruns at that place change it on"):
+    with pytest.raises(ValueError, match=r"buffer 0 holds after op 0.*: recomputations at .* change it further"):
         Plan((b, Hold(0, until=5, after=0, at=3)), 6).apply(trace)
 
 

@@ -169,7 +169,7 @@ def test_at_one_place_copies_out_come_first_ties_in_plan_order() -> None:
         (Recompute(0, 0, 4, 5), "after < at <= before"),
         (Variant(6, "fast", 1, 1), "there are 6 ops"),
         (Variant(6, "fast", 1, 1, at=2), "there are 6 ops"),
-        (Variant(0, "fast", 1, 1, at=4), "op 0 does not run again before op 4, nowhere"),
+        (Variant(0, "fast", 1, 1, at=4), "op 0 is not recomputed before op 4, nowhere"),
     ],
 )
 def test_a_decision_that_does_not_fit_is_refused(decision: Decision, why: str) -> None:
@@ -233,7 +233,7 @@ def test_what_cannot_be_recomputed_is_refused() -> None:
     trace = chain()
     batch = replace(trace.buffers, kind=("input", "", ""))
     gone = Buffers.make([4, 8, 2], [0, 1, 1], [3, 5, 2], kind=batch.kind)
-    needs = r"op 1 \(b\) needs buffer 0 as it was, which is gone or changed by then: its data comes from outside"
+    needs = r"op 1 \(b\) needs buffer 0 as it was, which is off the device or changed by then: its data comes from out"
     once, never = Recompute(1, 2, 4, 4), Recompute(0, 1, 4, 4)
     for buffers, changes, plan, why in [
         (batch, {"writes": [[0], [1, 2], [], [0], []]}, [once], needs),

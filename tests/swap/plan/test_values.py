@@ -13,7 +13,7 @@ from gpumem.trace import COPY_IN, Buffers, Ops, Trace
 from gpumem.trace.kinds import INPUT, OPT_STATE, PARAM
 from tests.strategies import any_plans, steps, traces
 
-RANDOM = "it is random, and the host has no room for the state of the generator"
+RANDOM = "it is random, and the host cannot hold the state of the generator"
 
 
 def life(trace: Trace, b: int, op: int) -> range:

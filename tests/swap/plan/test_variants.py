@@ -41,7 +41,7 @@ def test_a_rerun_has_a_variant_of_its_own(recorded: bool, own: bool) -> None:
         assert (run.name, run.duration, [b.size for b in held]) == (name, duration, workspaces)
         assert all((b.start, b.end) == (run.id, run.id + 1) for b in held)
     check.data_flow(trace, again)
-    with pytest.raises(ValueError, match="op 0 does not run again before op 4, only before 3, 5"):
+    with pytest.raises(ValueError, match="op 0 is not recomputed before op 4, only before 3, 5"):
         Plan.of(trace, [*drops, Variant(0, "fast", 2, 100, at=4)]).apply(trace)
     with pytest.raises(ValueError, match="two variants"):
         Plan.of(trace, [*drops, *ways, ways[0]]).apply(trace)

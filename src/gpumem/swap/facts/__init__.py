@@ -1,8 +1,8 @@
-"""What every planner asks: what a limit means, what is held and when, what can be made again and at what cost.
+"""What every planner asks: what a limit means, what is held and when, what can be recomputed and at what cost.
 
 `limits` says whether a limit can be met, and which plan is the best for it by the clock. `load` follows live bytes
 at ops and between them, `pinned` what a plan holds in pinned host memory; `times` says when ops run, `link` when a link
-is free. `recompute` says what can be made again, `recompute_scratch` what that needs beside all else, `recompute_cost`
+is free. `recompute` says what can be recomputed, `recompute_scratch` what that needs beside all else, `recompute_cost`
 what a whole plan of it holds and takes; `operators` which implementations ops have. `segment_tree` adds to arcs of the
 circle and asks for the largest, in O(log n); `biggest` finds the biggest gap over an op; `union_find` has sets
 that only grow together.

@@ -30,20 +30,20 @@ class Biggest(NamedTuple):
     head: I64  # int64[1]: all before this row are not to be found again
 
     @classmethod
-    def of(cls, first: I64, stop: I64, n: int) -> Biggest:
+    def of(cls, first: I64, stop: I64, ops: int) -> Biggest:
         """Take gaps over the ops `[first, stop)`, `stop - first <= n`."""
-        return cls(first % n, stop - first, n, np.full(len(first), -1), np.zeros(1, np.int64))
+        return cls(first % ops, stop - first, ops, np.full(len(first), -1), np.zeros(1, np.int64))
 
 
 @jit
-def biggest(v: Biggest, op: int) -> int:
+def biggest(rows: Biggest, op: int) -> int:
     """Return the biggest row over `op` that was not found at it last time, -1 if there is none; O(rows)."""
-    first, length, n = v.first, v.length, v.n
-    while v.head[0] < len(length) and length[v.head[0]] == 0:
-        v.head[0] += 1
-    for k in range(v.head[0], len(length)):
-        since = op - first[k]
-        if since + (n if since < 0 else 0) < length[k] and v.tried[k] != op:
-            v.tried[k] = op
-            return k
+    first, length, ops = rows.first, rows.length, rows.n
+    while rows.head[0] < len(length) and length[rows.head[0]] == 0:
+        rows.head[0] += 1
+    for row in range(rows.head[0], len(length)):
+        since = op - first[row]
+        if since + (ops if since < 0 else 0) < length[row] and rows.tried[row] != op:
+            rows.tried[row] = op
+            return row
     return -1

@@ -30,7 +30,7 @@ def floor(trace: Trace) -> tuple[int, int]:
 def trimmed(trace: Trace, limit: int, *, always: bool) -> Trace:
     """Return what to plan for: `trace` without dead tails if some op cannot keep to the limit with them, or `always`.
 
-    Those of values that reruns may need are dropped only where it must be.
+    Those of values that recomputations may need are dropped only where it must be.
     """
     if limit >= trace.peak_load or not (always or limit < _most_held(trace)[1]):
         return trace
@@ -44,24 +44,24 @@ def keep_tails(trace: Trace, plan: Plan, machine: Machine, limit: int) -> Plan:
     The smallest are kept first. A runtime cannot know that nobody will read a tail, and copies it to the host.
     O(log tails) simulations; where the time is up, those that were found to fit until then.
     """
-    drops = [d for d in plan.decisions if isinstance(d, Hold) and drops_tail(d, trace)]
-    drops.sort(key=lambda d: int(trace.buffers.size[d.buffer]))
+    drops = [decision for decision in plan.decisions if isinstance(decision, Hold) and drops_tail(decision, trace)]
+    drops.sort(key=lambda decision: int(trace.buffers.size[decision.buffer]))
     best, least = plan, simulate(plan.apply(trace), machine, capacity=limit).makespan if drops else 0
 
-    def kept(count: int) -> bool:
+    def fits_keeping(count: int) -> bool:
         nonlocal best
-        gone = {*drops[:count]}
-        tried = replace(plan, decisions=tuple(d for d in plan.decisions if d not in gone))
-        swapped = tried.apply(trace)
-        fine = swapped.peak_load <= limit and simulate(swapped, machine, capacity=limit).makespan <= least
-        best = tried if fine else best
-        return fine
+        undropped = {*drops[:count]}
+        candidate = replace(plan, decisions=tuple(decision for decision in plan.decisions if decision not in undropped))
+        swapped = candidate.apply(trace)
+        is_fine = swapped.peak_load <= limit and simulate(swapped, machine, capacity=limit).makespan <= least
+        best = candidate if is_fine else best
+        return is_fine
 
-    few, many = 0, len(drops) + 1  # so many can be kept, and so many cannot; all are tried first
+    can_keep, cannot_keep = 0, len(drops) + 1  # so many can be kept, and so many cannot; all are tried first
     count = len(drops)
-    while many - few > 1 and not work.over():
-        few, many = (count, many) if kept(count) else (few, count)
-        count = (few + many) // 2
+    while cannot_keep - can_keep > 1 and not work.over():
+        can_keep, cannot_keep = (count, cannot_keep) if fits_keeping(count) else (can_keep, count)
+        count = (can_keep + cannot_keep) // 2
     return best
 
 
@@ -72,7 +72,7 @@ def _most_held(trace: Trace) -> tuple[int, int]:
 
 @strict
 def fits(trace: Trace, limit: int) -> bool:
-    """Return whether the load of `trace` is at most `limit` already, so that the empty plan will do.
+    """Return whether the peak live bytes of `trace` are at most `limit` already, so that the empty plan will do.
 
     It raises the `Infeasible` and the `ValueError` of the contract in `gpumem.swap`.
 
@@ -91,7 +91,8 @@ def fits(trace: Trace, limit: int) -> bool:
     return False
 
 
-FAR = 2**62  # a time that nothing reaches
+# Bytes or ns that nothing reaches; half of int64's range, so that the sum of two does not overflow.
+FAR = 2**62
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +104,7 @@ class Judge:
     limit: int
     best: Plan | None = None
     line: Timeline | None = None
-    lowest: int = FAR  # bytes: the load of what the host has room for
+    lowest: int = FAR  # bytes: the lowest peak of plans that keep to the pinned budget
     pinned: int = FAR  # bytes: what is kept on the host by plans that were refused for that alone
     stall: int = FAR  # nanoseconds that the best plan adds to an iteration
 
@@ -138,7 +139,7 @@ class Judge:
         return self.best
 
     def missed(self, otherwise: str) -> NotReached:
-        """Return what to raise without a plan: which load is the lowest, and what else plans within the limit lack."""
+        """Return what to raise without a plan: the lowest peak, and what plans that keep to the limit lack."""
         hints, reached = [work.hint(otherwise)], min(self.lowest, self.trace.peak_load)
         if self.pinned < FAR:
             has = f"{self.machine.name} has {exact(self.machine.pinned)}"

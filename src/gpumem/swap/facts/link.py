@@ -43,8 +43,8 @@ class LinkTimes(Shown):
     @property
     def taken(self) -> list[tuple[int, int]]:
         """The taken times: disjoint, ascending, no two that meet."""
-        v = self.columns
-        return list(zip(*(column[: v.many[0]].tolist() for column in (v.begins, v.ends))))
+        columns = self.columns
+        return list(zip(*(column[: columns.many[0]].tolist() for column in (columns.begins, columns.ends))))
 
     def _facts(self) -> Facts:
         return {"period": self.columns.period, "taken": len(self.taken)}
@@ -64,75 +64,75 @@ class LinkTimes(Shown):
 
     def reserve(self, copies: int) -> None:
         """Make room for so many copies more, so that compiled loops can take times for them; O(times) if it grows."""
-        v = self.columns
-        if room(v) < copies:
-            grown = np.zeros((2, 2 * (len(v.begins) + copies)), np.int64)
-            grown[:, : len(v.begins)] = v.begins, v.ends
-            self.columns = v._replace(begins=grown[0], ends=grown[1])
+        columns = self.columns
+        if room(columns) < copies:
+            grown = np.zeros((2, 2 * (len(columns.begins) + copies)), np.int64)
+            grown[:, : len(columns.begins)] = columns.begins, columns.ends
+            self.columns = columns._replace(begins=grown[0], ends=grown[1])
 
 
 @jit
-def room(v: Taken) -> int:
+def room(taken: Taken) -> int:
     """How many copies more `take` can note."""
-    return int(len(v.begins) - v.many[0]) // 2  # one that wraps is two
+    return int(len(taken.begins) - taken.many[0]) // 2  # one that wraps is two
 
 
 @jit
-def earliest(v: Taken, start: int, stop: int, length: int) -> int:
+def earliest(taken: Taken, start: int, stop: int, length: int) -> int:
     """As `LinkTimes.earliest`, for compiled loops."""
-    at, base, many = start, start - start % max(v.period, 1), v.many[0]
-    k = int(np.searchsorted(v.ends[:many], start - base, side="right"))
-    while at + length <= stop and length <= v.period:
-        if k == many:
-            k, base = 0, base + v.period
-        if many == 0 or at + length <= base + v.begins[k]:
-            return at
-        at = base + v.ends[k]
-        k += 1
+    begin, turn_start, count = start, start - start % max(taken.period, 1), taken.many[0]
+    hole = int(np.searchsorted(taken.ends[:count], start - turn_start, side="right"))
+    while begin + length <= stop and length <= taken.period:
+        if hole == count:
+            hole, turn_start = 0, turn_start + taken.period
+        if count == 0 or begin + length <= turn_start + taken.begins[hole]:
+            return begin
+        begin = turn_start + taken.ends[hole]
+        hole += 1
     return -1
 
 
 @jit
-def latest(v: Taken, start: int, stop: int, length: int) -> int:
+def latest(taken: Taken, start: int, stop: int, length: int) -> int:
     """As `LinkTimes.latest`, for compiled loops."""
-    over, base, many = stop, stop - 1 - (stop - 1) % max(v.period, 1), v.many[0]
-    k = int(np.searchsorted(v.begins[:many], stop - base)) - 1
-    while over - length >= start and length <= v.period:
-        if k < 0:
-            k, base = many - 1, base - v.period
-        if many == 0 or base + v.ends[k] <= over - length:
-            return over - length
-        over = base + v.begins[k]
-        k -= 1
+    end, turn_start, count = stop, stop - 1 - (stop - 1) % max(taken.period, 1), taken.many[0]
+    hole = int(np.searchsorted(taken.begins[:count], stop - turn_start)) - 1
+    while end - length >= start and length <= taken.period:
+        if hole < 0:
+            hole, turn_start = count - 1, turn_start - taken.period
+        if count == 0 or turn_start + taken.ends[hole] <= end - length:
+            return end - length
+        end = turn_start + taken.begins[hole]
+        hole -= 1
     return -1
 
 
 @jit
-def take(v: Taken, at: int, length: int) -> None:
+def take(taken: Taken, at: int, length: int) -> None:
     """As `LinkTimes.take`, for compiled loops; there must be `room`."""
-    if length >= v.period:
-        _insert(v, 0, v.period)
+    if length >= taken.period:
+        _insert(taken, 0, taken.period)
     elif length:
-        begin, over = at % v.period, at % v.period + length
-        _insert(v, begin, min(over, v.period))
-        _insert(v, 0, over - v.period)
+        begin, end = at % taken.period, at % taken.period + length
+        _insert(taken, begin, min(end, taken.period))
+        _insert(taken, 0, end - taken.period)
 
 
 @inner
-def _insert(v: Taken, begin: int, over: int) -> None:
+def _insert(taken: Taken, begin: int, end: int) -> None:
     """Take `[begin, over)`, if that is any time, joined with what it meets and what is too close."""
-    many, near = v.many[0], max(v.least, 1) - 1
-    if begin >= over:
+    count, too_close = taken.many[0], max(taken.least, 1) - 1
+    if begin >= end:
         return
-    first = np.searchsorted(v.ends[:many], begin - near)
-    last = np.searchsorted(v.begins[:many], over + near, side="right")
+    first = np.searchsorted(taken.ends[:count], begin - too_close)
+    last = np.searchsorted(taken.begins[:count], end + too_close, side="right")
     if first < last:
-        begin, over = min(begin, v.begins[first]), max(over, v.ends[last - 1])
-    v.many[0] = many + 1 - (last - first)
-    for column, time in ((v.begins, begin), (v.ends, over)):
+        begin, end = min(begin, taken.begins[first]), max(end, taken.ends[last - 1])
+    taken.many[0] = count + 1 - (last - first)
+    for column, time in ((taken.begins, begin), (taken.ends, end)):
         if first < last:
-            assign(column[first + 1 :], column[last:many])
+            assign(column[first + 1 :], column[last:count])
         else:  # all make way by one, the last one first
-            for k in range(many, first, -1):
-                column[k] = column[k - 1]
+            for row in range(count, first, -1):
+                column[row] = column[row - 1]
         column[first] = time

@@ -1,6 +1,6 @@
 """The live bytes that planners follow: on the device at each op and between them, while gaps leave and come back.
 
-Time goes to the right; a buffer is away (.) over the ops of a gap, and the places between these::
+Time goes to the right; a buffer is off the device (.) over the ops of a gap, and the places between these::
 
     position   2 start | 2 start + 1 | ...  | 2 stop - 1 | 2 stop | 2 stop + 1
     what       place   | op `start`  |      |            | place  | op `stop`
@@ -20,6 +20,7 @@ from gpumem.swap.facts import segment_tree as _tree
 from gpumem.swap.plan.gaps import around
 from gpumem.trace import I64, Trace
 
+# Bytes that nothing holds; half of int64's range, so that subtracting a size does not overflow.
 NO_LIMIT = 2**62
 
 
@@ -35,7 +36,8 @@ class LiveBytes(Shown):
 
     Notes
     -----
-    What is held at a place is held at the op behind it, so places tell only of what reruns need there. O(log n) a call.
+    What is held at a place is held at the op behind it, so places tell only of what recomputations need there. O(log n)
+    a call.
 
     Examples
     --------
@@ -121,8 +123,8 @@ class LiveBytes(Shown):
     def _full(self, start: int, stop: int, size: int, last: bool) -> int:
         """The first or the last of the ops `[start, stop)` at which, or before which, there is no room; or -1."""
         bound, span = self.limit - size, (2 * self.n, 2 * start, 2 * stop)
-        found = _tree.above_around(self.top, self.add, *span, bound, last) if start < stop else -1
-        return int(found) // 2
+        position = _tree.above_around(self.top, self.add, *span, bound, last) if start < stop else -1
+        return int(position) // 2
 
     def _facts(self) -> Facts:
         limit = human(self.limit) if self.limit < NO_LIMIT else "none"
@@ -137,9 +139,10 @@ def at_places(trace: Trace, *, host: bool = False) -> I64:
     >>> at_places(Trace.from_lifetimes([4, 2], [0, 1], [2, 3]))
     array([0, 4, 4, 6, 2, 2])
     """
-    b = trace.buffers
-    begin = np.where(trace.eternal, b.start, b.start + 1)
-    mine = (b.host == host) & (begin < b.end)
-    both = np.empty(2 * trace.n, np.int64)
-    both[::2], both[1::2] = around(begin[mine], b.end[mine], b.size[mine], trace.n), trace.load(host=host)
-    return both
+    table = trace.buffers
+    begin = np.where(trace.eternal, table.start, table.start + 1)
+    counted = (table.host == host) & (begin < table.end)
+    held = np.empty(2 * trace.n, np.int64)
+    held[::2] = around(begin[counted], table.end[counted], table.size[counted], trace.n)
+    held[1::2] = trace.load(host=host)
+    return held

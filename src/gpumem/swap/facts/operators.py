@@ -1,4 +1,4 @@
-"""Which implementations an op has: each op, and each rerun, takes the fastest whose workspace fits there."""
+"""Which implementations an op has: each op, and each recomputation, takes the fastest whose workspace fits there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Menu = Mapping[int, Sequence[Variant]]
 
 @strict
 def menu_of(trace: Trace, machine: Machine) -> Menu:
-    """Return the ways to run each op that has a workspace of the table, which is called as the algorithm that it runs.
+    """Return the variants of each op that has a workspace of the table, which is called as the algorithm that it runs.
 
     Notes
     -----
@@ -30,26 +30,29 @@ def menu_of(trace: Trace, machine: Machine) -> Menu:
     >>> [way.workspace for way in ways[7]]
     [262144, 0]
     """
-    b, touched = trace.buffers, trace.accesses().op
-    mine = [j for j, kind in enumerate(b.kind) if kind == WORKSPACE and len(touched[j]) == 1]
-    if not mine or b.shape is None:
+    table, touched = trace.buffers, trace.accesses().op
+    workspaces = [buffer for buffer, kind in enumerate(table.kind) if kind == WORKSPACE and len(touched[buffer]) == 1]
+    if not workspaces or table.shape is None:
         return {}
-    found, durations = {}, machine.durations(trace)
-    for j in mine:
-        op = int(touched[j][0])
+    menu, durations = {}, machine.durations(trace)
+    for buffer in workspaces:
+        op = int(touched[buffer][0])
         offered = offers(trace, op)
-        now = next((float(durations[op]) / o.time for o in offered if o.name == b.name[j]), None)
+        now = next((float(durations[op]) / offer.time for offer in offered if offer.name == table.name[buffer]), None)
         if now is not None:
-            name, own = trace.ops.name[op], b.name[j]
-            names = [name if o.name == own else f"{name}.{o.name}" for o in offered]
-            found[op] = [Variant(op, n, round(now * o.time), o.workspace) for n, o in zip(names, offered)]
-    return found
+            name, own = trace.ops.name[op], table.name[buffer]
+            names = [name if offer.name == own else f"{name}.{offer.name}" for offer in offered]
+            menu[op] = [
+                Variant(op, label, round(now * offer.time), offer.workspace) for label, offer in zip(names, offered)
+            ]
+    return menu
 
 
-def fastest_way(ways: Sequence[Variant], room: int) -> Variant:
-    """Return the fastest way with at most `room` bytes more than the smallest; that one where there is no room."""
-    most = min(ways, key=_small).workspace + max(room, 0)
-    return min((way for way in ways if way.workspace <= most), key=lambda way: (way.duration, way.workspace))
+def fastest_way(variants: Sequence[Variant], room: int) -> Variant:
+    """Return the fastest variant with at most `room` bytes more than the smallest; that one where there is no room."""
+    most = min(variants, key=_small).workspace + max(room, 0)
+    fitting = (variant for variant in variants if variant.workspace <= most)
+    return min(fitting, key=lambda variant: (variant.duration, variant.workspace))
 
 
 def recorded(trace: Trace, machine: Machine, ops: Iterable[int]) -> dict[int, Variant]:
@@ -61,13 +64,13 @@ def recorded(trace: Trace, machine: Machine, ops: Iterable[int]) -> dict[int, Va
 
 @strict
 def lean(trace: Trace, machine: Machine, algorithms: Menu | None = None) -> Plan:
-    """Return the plan that runs each op by its way of the smallest workspace, and moves nothing."""
+    """Return the plan that runs each op by its variant of the smallest workspace, and moves nothing."""
     menu = menu_of(trace, machine) if algorithms is None else algorithms
-    return Plan.of(trace, [min(ways, key=_small) for ways in menu.values()])
+    return Plan.of(trace, [min(variants, key=_small) for variants in menu.values()])
 
 
 def smallest(trace: Trace, machine: Machine, menu: Menu) -> Trace:
-    """Return the trace where each op runs by its way of the smallest workspace; itself where none has a choice."""
+    """Return the trace where each op runs by its variant of the smallest workspace; itself where none has a choice."""
     return lean(trace, machine, menu).apply(trace) if menu else trace
 
 
@@ -82,12 +85,12 @@ def operators(trace: Trace, machine: Machine, plan: Plan, limit: int, *, algorit
     plan : Plan
         Its variants count for nothing.
     algorithms : mapping, optional
-        Of an op's position, the ways to run it; left out, those of `gpumem.simulator.workspaces`.
+        Of an op's position, the variants of it; left out, those of `gpumem.simulator.workspaces`.
 
     Notes
     -----
-    The load of the rewritten trace is at most `limit` wherever it is so with the smallest workspaces. The "-Auto" of
-    Wei et al. 2024. O(n) for n ops of the rewritten trace, beside what it takes to carry out the plan.
+    The live bytes of the rewritten trace are at most `limit` wherever it is so with the smallest workspaces. The
+    "-Auto" of Wei et al. 2024. O(n) for n ops of the rewritten trace, beside what it takes to carry out the plan.
 
     >>> from gpumem import bundled
     >>> from gpumem.simulator import workspaces
@@ -97,24 +100,24 @@ def operators(trace: Trace, machine: Machine, plan: Plan, limit: int, *, algorit
     (2, True)
     """
     menu = menu_of(trace, machine) if algorithms is None else algorithms
-    moves = [d for d in plan.decisions if not isinstance(d, Variant)]
-    bare = Plan.of(trace, [*moves, *(min(ways, key=_small) for ways in menu.values())], blocking=plan.blocking)
+    moves = [decision for decision in plan.decisions if not isinstance(decision, Variant)]
+    bare = Plan.of(trace, [*moves, *(min(variants, key=_small) for variants in menu.values())], blocking=plan.blocking)
     rewritten = bare.apply(trace)
     own, place, chosen = recorded(trace, machine, menu), _places(rewritten), dict[int, Variant]()
     load, of, role = rewritten.load().tolist(), rewritten.ops.of.tolist(), rewritten.ops.role.tolist()
-    back = {int(x): k for k, x in enumerate(trace.ops.of.tolist())}
-    found: list[Variant] = []
-    for i, (x, what) in enumerate(zip(of, role)):
-        op = back.get(x, -1)
-        if op not in menu or what not in (COMPUTE, RECOMPUTE):
+    back = {int(source): position for position, source in enumerate(trace.ops.of.tolist())}
+    decided: list[Variant] = []
+    for index, (source, role_now) in enumerate(zip(of, role)):
+        op = back.get(source, -1)
+        if op not in menu or role_now not in (COMPUTE, RECOMPUTE):
             continue
-        way = fastest_way(menu[op], limit - load[i])
-        if what == COMPUTE:
-            chosen[op] = way
-            found += [way] if way != own[op] else []
-        elif way != chosen[op]:
-            found.append(Variant(op, way.name, way.duration, way.workspace, at=place[i]))
-    return Plan.of(trace, [*moves, *found], blocking=plan.blocking)
+        variant = fastest_way(menu[op], limit - load[index])
+        if role_now == COMPUTE:
+            chosen[op] = variant
+            decided += [variant] if variant != own[op] else []
+        elif variant != chosen[op]:
+            decided.append(Variant(op, variant.name, variant.duration, variant.workspace, at=place[index]))
+    return Plan.of(trace, [*moves, *decided], blocking=plan.blocking)
 
 
 def _places(rewritten: Trace) -> list[int]:

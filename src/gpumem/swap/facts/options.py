@@ -1,4 +1,4 @@
-"""Options of planners, checked in one place and before anything else, whether the load fits already or not."""
+"""Options of planners, checked in one place and before anything else, even if the trace fits the limit already."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def check_numbers(**options: float) -> None:
     ValueError: ratio: 7.0 is not in [0, 1]
     """
     for name, value in options.items():
-        holds, told = RULES[name]
-        if not holds(value):  # nan is in no range
-            raise ValueError(f"{name}: {value} {told}")
+        is_allowed, complaint = RULES[name]
+        if not is_allowed(value):  # nan is in no range
+            raise ValueError(f"{name}: {value} {complaint}")
 
 
 def check_start(start: Plan | None, trace: Trace, machine: Machine, limit: int) -> None:

@@ -1,8 +1,8 @@
 """What a plan holds in pinned host memory: the one account that every planner asks.
 
 For each value that is swapped the host has a buffer, from its first copy-out through its last copy-in, as `Plan.apply`
-makes it; of each random op that runs again the state of its generator, from the op through its last rerun. Position
-`2 i` is the place before op `i`, where copies out come first; `2 i + 1` is op `i` itself::
+makes it; of each random op that is recomputed the state of its generator, from the op through its last recomputation.
+Position `2 i` is the place before op `i`, where copies out come first; `2 i + 1` is op `i` itself::
 
     op          a |  out=a  |   ...   | prefetch=b |  b
     place            a + 1                  b
@@ -56,7 +56,7 @@ class Pinned:
 
     Notes
     -----
-    Exact: `peak` is the host's peak load in the trace that `Plan.apply` makes of the same decisions. O(log n) a
+    Exact: `peak` is the host's peak live bytes in the trace that `Plan.apply` makes of the same decisions. O(log n) a
     decision, and as many steps as the value has gaps.
 
     Examples
@@ -74,46 +74,48 @@ class Pinned:
         value, self.n, self.budget, self.found = found.value, trace.n, budget, found
         members = np.argsort(value, kind="stable")
         counts = np.bincount(value, minlength=int(value.max(initial=-1)) + 1)
+        top, add = _tree.build(at_places(trace, host=True))
         self.columns = Values(
-            found.size,
-            value,
-            members,
-            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            found.after,
-            found.since + 1,
-            found.constant,
-            np.zeros(len(value), np.bool_),
-            np.zeros(len(value), np.int64),
-            np.zeros(len(value), np.int64),
-            *_tree.build(at_places(trace, host=True)),
+            size=found.size,
+            value=value,
+            members=members,
+            first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            after=found.after,
+            base=found.since + 1,
+            constant=found.constant,
+            taken=np.zeros(len(value), np.bool_),
+            start=np.zeros(len(value), np.int64),
+            stop=np.zeros(len(value), np.int64),
+            top=top,
+            add=add,
         )
-        self.states: dict[int, int] = {}  # random ops that run again, and before which op they do last
+        self.states: dict[int, int] = {}  # random ops that are recomputed, and before which op they are last
 
     @property
     def peak(self) -> int:
         """The most bytes that the host holds."""
         return int(self.columns.top[1])
 
-    def take(self, k: int, out: int, prefetch: int) -> bool:
-        """Swap gap `k`, copied out after op `out` and in before op `prefetch`, or move its copies there.
+    def take(self, gap: int, out: int, prefetch: int) -> bool:
+        """Swap gap `gap`, copied out after op `out` and in before op `prefetch`, or move its copies there.
 
         Return whether the budget allows it; if not, nothing changes.
         """
-        return bool(take(self.columns, self.n, self.budget, k, out, prefetch))
+        return bool(take(self.columns, self.n, self.budget, gap, out, prefetch))
 
-    def drop(self, k: int) -> None:
-        """Do not swap gap `k` after all."""
-        drop(self.columns, self.n, k)
+    def drop(self, gap: int) -> None:
+        """Do not swap gap `gap` after all."""
+        drop(self.columns, self.n, gap)
 
     def keep(self, states: Mapping[int, int]) -> bool:
-        """Keep of these random ops, of no others, the generator's state through the reruns before an op.
+        """Keep of these random ops, of no others, the generator's state through the recomputations before an op.
 
         Return whether the budget allows it; if not, nothing changes.
         """
         before, self.states = self.states, dict(states)
         grown = self._move_states(before, self.states)
-        v = self.columns
-        if all(_tree.largest(v.top, v.add, 2 * op + 1, 2 * self.states[op] + 1) <= self.budget for op in grown):
+        top, add = self.columns.top, self.columns.add
+        if all(_tree.largest(top, add, 2 * op + 1, 2 * self.states[op] + 1) <= self.budget for op in grown):
             return True
         self._move_states(self.states, before)
         self.states = before
@@ -121,71 +123,73 @@ class Pinned:
 
     def _move_states(self, old: Mapping[int, int], new: Mapping[int, int]) -> list[int]:
         """Count the states as `new` says and no longer as `old` does; return of which ops they are kept for longer."""
-        v, moved = self.columns, [op for op in {**old, **new} if old.get(op) != new.get(op)]
+        columns, moved = self.columns, [op for op in {**old, **new} if old.get(op) != new.get(op)]
         for op in moved:
             for until, size in ((old.get(op), -GENERATOR_BYTES), (new.get(op), GENERATOR_BYTES)):
                 if until is not None:
-                    _tree.add_to(v.top, v.add, 2 * op + 1, 2 * until + 1, size)
+                    _tree.add_to(columns.top, columns.add, 2 * op + 1, 2 * until + 1, size)
         return [op for op in moved if op in new and new[op] > old.get(op, -1)]
 
     def settle(self, swaps: Iterable[Swap]) -> list[Swap]:
         """Move the copies of taken gaps to where a schedule has them, never earlier out or later in; return them."""
-        settled = list(swaps)
+        placed = list(swaps)
         row = self.found.rows(self.n)
-        for s in settled:
-            k = row[s.buffer, s.after]
-            turn = int(self.found.after[k]) - s.after
-            kept = self.take(k, s.out + turn, s.prefetch + turn)
-            assert kept, s
-        return settled
+        for swap in placed:
+            gap = row[swap.buffer, swap.after]
+            turn = int(self.found.after[gap]) - swap.after
+            kept = self.take(gap, swap.out + turn, swap.prefetch + turn)
+            assert kept, swap
+        return placed
 
 
 @jit
-def take(v: Values, n: int, budget: int, k: int, out: int, prefetch: int) -> bool:
+def take(  # noqa: PLR0917  compiled: no keyword-only parameters
+    values: Values, ops: int, budget: int, gap: int, out: int, prefetch: int
+) -> bool:
     """As `Pinned.take`, for compiled loops."""
-    start, stop = v.base[k] + out - v.after[k], v.base[k] + prefetch - v.after[k] - 1
-    before = v.taken[k], v.start[k], v.stop[k]
-    _hold(v, n, k, -1)
-    v.taken[k], v.start[k], v.stop[k] = True, start, stop
-    _hold(v, n, k, 1)
-    if _most(v, n, k) <= budget:
+    start, stop = values.base[gap] + out - values.after[gap], values.base[gap] + prefetch - values.after[gap] - 1
+    before = values.taken[gap], values.start[gap], values.stop[gap]
+    _hold(values, ops, gap, -1)
+    values.taken[gap], values.start[gap], values.stop[gap] = True, start, stop
+    _hold(values, ops, gap, 1)
+    if _most(values, ops, gap) <= budget:
         return True
-    _hold(v, n, k, -1)
-    v.taken[k], v.start[k], v.stop[k] = before
-    _hold(v, n, k, 1)
+    _hold(values, ops, gap, -1)
+    values.taken[gap], values.start[gap], values.stop[gap] = before
+    _hold(values, ops, gap, 1)
     return False
 
 
 @jit
-def drop(v: Values, n: int, k: int) -> None:
+def drop(values: Values, ops: int, gap: int) -> None:
     """As `Pinned.drop`, for compiled loops."""
-    _hold(v, n, k, -1)
-    v.taken[k] = False
-    _hold(v, n, k, 1)
+    _hold(values, ops, gap, -1)
+    values.taken[gap] = False
+    _hold(values, ops, gap, 1)
 
 
 @inner
-def _span(v: Values, n: int, k: int) -> tuple[int, int]:
-    """The positions at which the host holds the value of gap `k`, as `[start, stop)`; none if no gap of it is taken."""
+def _span(values: Values, ops: int, gap: int) -> tuple[int, int]:
+    """The positions `[start, stop)` at which the host holds the value of a gap; none if no gap of it is taken."""
     start, stop = 2**62, -1
-    for j in range(v.first[v.value[k]], v.first[v.value[k] + 1]):
-        g = v.members[j]
-        if v.taken[g]:
-            start, stop = min(start, v.start[g]), max(stop, v.stop[g])
+    for row in range(values.first[values.value[gap]], values.first[values.value[gap] + 1]):
+        member = values.members[row]
+        if values.taken[member]:
+            start, stop = min(start, values.start[member]), max(stop, values.stop[member])
     if stop < 0:
         return 0, 0
-    return (0, 2 * n) if v.constant[k] else (2 * start, 2 * stop + 1)
+    return (0, 2 * ops) if values.constant[gap] else (2 * start, 2 * stop + 1)
 
 
 @inner
-def _hold(v: Values, n: int, k: int, sign: int) -> None:
-    """Add the bytes of the value of gap `k` where the host holds it, or take them away."""
-    start, stop = _span(v, n, k)
-    _tree.add_around(v.top, v.add, 2 * n, start, stop, sign * v.size[k])
+def _hold(values: Values, ops: int, gap: int, sign: int) -> None:
+    """Add the bytes of the value of gap `gap` where the host holds it, or take them away."""
+    start, stop = _span(values, ops, gap)
+    _tree.add_around(values.top, values.add, 2 * ops, start=start, stop=stop, amount=sign * values.size[gap])
 
 
 @inner
-def _most(v: Values, n: int, k: int) -> int:
-    """The most bytes on the host while it holds the value of gap `k`."""
-    start, stop = _span(v, n, k)
-    return _tree.largest_around(v.top, v.add, 2 * n, start, stop)
+def _most(values: Values, ops: int, gap: int) -> int:
+    """The most bytes on the host while it holds the value of gap `gap`."""
+    start, stop = _span(values, ops, gap)
+    return _tree.largest_around(values.top, values.add, 2 * ops, start=start, stop=stop)

@@ -1,4 +1,4 @@
-"""Recomputation: which values an op can make again, why others not, and what it costs."""
+"""Recomputation: which values an op can recompute, why others not, and what it costs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,34 @@ from gpumem.base.display import Shown
 from gpumem.base.jit import assign, inner, jit
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan.gaps import Gaps, gaps
-from gpumem.swap.plan.replay import FREE, Closure, ascending, chase, clear, is_there, marks
+from gpumem.swap.plan.replay import (
+    CAUSE,
+    FREE,
+    LOOKED_AT,
+    MARKED,
+    SUNK,
+    Closure,
+    ascending,
+    chase,
+    clear,
+    is_there,
+    marks,
+)
 from gpumem.swap.plan.values import FINE, REASONS as WHY, WRAPS, Origins
 from gpumem.trace import I64, UNKNOWN, Bool, Csr, Trace
 from gpumem.trace.kinds import ACT_GRAD, GENERATOR_BYTES, GRADIENT
 
+# Reasons beside those of `swap.plan.values`: indices into `REASONS`.
 NO_INPUT, TOO_LONG = len(WHY), len(WHY) + 1
 REASONS = (
     *WHY,
     "an op that makes it reads nothing, and may take its data from outside",
     "what makes it takes longer than was asked for",
 )
-NO_END = 2**62  # ns that nothing takes
-CONSTANTS = ("arange", "empty", "eye", "full", "linspace", "ones", "scalar_tensor", "zeros")  # by how names begin
+# ns that nothing takes; half of int64's range, so that the sum of two does not overflow.
+NO_END = 2**62
+# Operators that make a constant without inputs, by how their names begin; others may take their data from elsewhere.
+CONSTANTS = ("arange", "empty", "eye", "full", "linspace", "ones", "scalar_tensor", "zeros")
 
 
 @strict
@@ -42,22 +57,23 @@ def backward_start(trace: Trace) -> int:
     >>> trace.ops.name[backward_start(trace) + 1]
     'nll_loss_backward.default'
     """
-    b = trace.buffers
+    table = trace.buffers
     for kind in (ACT_GRAD, GRADIENT):
-        begins = [int(start) for start, k, p in zip(b.start, b.kind, b.persistent) if k == kind and not p]
+        rows = zip(table.start.tolist(), table.kind, table.persistent.tolist())
+        begins = [int(start) for start, label, persists in rows if label == kind and not persists]
         if begins:
             return min(begins)
-    return next((i for i, name in enumerate(trace.ops.name) if "backward" in name), trace.peak[0])
+    return next((op for op, name in enumerate(trace.ops.name) if "backward" in name), trace.peak[0])
 
 
-def kept_over(found: Gaps, op: int, n: int) -> Bool:
+def kept_over(found: Gaps, op: int, ops: int) -> Bool:
     """Return which gaps begin before op `op` and end at it or later, in the same iteration."""
-    inside: Bool = (found.after < op) & (found.before >= op) & (found.before < n)
+    inside: Bool = (found.after < op) & (found.before >= op) & (found.before < ops)
     return inside
 
 
 def barred(trace: Trace, machine: Machine) -> Bool:
-    """Return the random ops, if the host has no room for the states of all their generators: none may run again."""
+    """Return the random ops, if the host cannot hold the states of all their generators: none may be recomputed."""
     room = machine.pinned - int(trace.load(host=True).max(initial=0))
     short: Bool = trace.ops.rng & (GENERATOR_BYTES * int(trace.ops.rng.sum()) > room)
     return short
@@ -73,11 +89,11 @@ def takes_unknown(trace: Trace) -> Bool:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Recomputable(Shown):
-    """Columns over all gaps of a trace: whether what the gap drops can be made again at its end, and by what.
+    """Columns over all gaps of a trace: whether what the gap drops can be recomputed at its end, and by what.
 
     `gaps` (m of them); `op` (the whole write of the value, -1 if there is none); `reason` (index into `REASONS`, 0 if
     it can); `until` (the last `at` that a `Recompute` may have; 0 where there is none). Of a recomputation at `until`:
-    `ops` (what runs again, in order), `cost_ns` (the time of all ops), `sources` (the buffers that they read on the
+    `ops` (what is recomputed, in order), `cost_ns` (the time of all ops), `sources` (the buffers that they read on the
     device).
     """
 
@@ -124,9 +140,9 @@ def recomputable(
 
     Notes
     -----
-    O(accesses + what the ops that run again read and write), those of a gap as far as `most`; `earlier` takes a few
-    times that, O(log n) times at worst. Each value counts by itself, all else being on the device; what is dead or
-    was changed by then is made again as well. An op without inputs is trusted where its name says that it makes a
+    O(accesses + what the ops that are recomputed read and write), those of a gap as far as `most`; `earlier` takes a
+    few times that, O(log n) times at worst. Each value counts by itself, all else being on the device; what is dead or
+    was changed by then is recomputed as well. An op without inputs is trusted where its name says that it makes a
     constant, or where it draws random numbers, though `Plan.apply` would run others too.
 
     Examples
@@ -136,32 +152,33 @@ def recomputable(
     >>> sorted({REASONS[r] for r in found.reason.tolist()})[1:3]
     ['it is a parameter or optimizer state', 'it was made before the iteration boundary']
     """
-    found, v, unknown = gaps(trace) if found is None else found, Origins.of(trace), takes_unknown(trace)
-    row = np.array([v.after(*access) for access in zip(found.buffer.tolist(), found.after.tolist())], np.int64)
+    found, origins, unknown = gaps(trace) if found is None else found, Origins.of(trace), takes_unknown(trace)
+    row = np.array([origins.after(*access) for access in zip(found.buffer.tolist(), found.after.tolist())], np.int64)
     duration, spans = machine.durations(trace), (found.buffer, found.after, found.before)
     limits = np.full(len(row), NO_END) if most is None else most
-    reason, until, *columns = _make_again(v, row, *spans, unknown, duration, limits, earlier, np.zeros(1, np.int64))
-    again, there = Csr(*columns[:2]), Csr(*columns[2:])
-    made = v.left.first[row] < v.left.stop[row]
-    op = np.append(v.writer, UNKNOWN)[np.where(made, v.left.first[row], -1)]
-    return Recomputable(found, op, reason, until, again.sums(duration), again, there)
+    looks = np.zeros(1, np.int64)
+    reason, until, *columns = _make_again(origins, row, *spans, unknown, duration, limits, earlier, looks)
+    recomputed, there = Csr(*columns[:2]), Csr(*columns[2:])
+    made = origins.left.first[row] < origins.left.stop[row]
+    op = np.append(origins.writer, UNKNOWN)[np.where(made, origins.left.first[row], -1)]
+    return Recomputable(found, op, reason, until, recomputed.sums(duration), recomputed, there)
 
 
 class _Asked(NamedTuple):
     """What all gaps share."""
 
-    v: Origins
+    origins: Origins
     unknown: Bool  # n: ops that may take their data from outside
     duration: I64  # n: ns
     away: Bool  # B: the buffer of the gap in question
     none: I64  # B: -1, as nothing dead is held
-    m: Closure
+    marked: Closure
     earlier: bool  # whether to look for the last place where the end will not do
 
 
 @jit
-def _make_again(
-    v: Origins,
+def _make_again(  # noqa: PLR0913, PLR0917  compiled: arrays that differ by gap, and no keyword-only parameters
+    origins: Origins,
     row: I64,
     buffer: I64,
     after: I64,
@@ -172,27 +189,28 @@ def _make_again(
     earlier: bool,
     looks: I64,
 ) -> tuple[I64, I64, I64, I64, I64, I64]:
-    """Of each gap, all else being on the device: why not, until when, what runs again, what that reads there.
+    """Of each gap, all else being on the device: why not, until when, what is recomputed, what that reads there.
 
     `row`: of `v.left`, after the access before the gap; `most`: what its ops may take; `looks`, int64[1]: how many
     reads and writes were looked at. The last four columns are the `ptr` and `idx` of two `Csr`.
     """
-    n, buffers = v.n, len(v.access_ptr) - 1
+    ops_count, buffers = origins.n, len(origins.access_ptr) - 1
     reason, until = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
     end, there_end = np.zeros(len(row) + 1, np.int64), np.zeros(len(row) + 1, np.int64)
-    ops, there = np.zeros(n, np.int64), np.zeros(buffers, np.int64)
-    m, seen = marks(np.zeros(n, np.bool_), len(v.writer)), np.zeros(buffers, np.bool_)
-    asked = _Asked(v, unknown, duration, np.zeros(buffers, np.bool_), np.full(buffers, -1, np.int64), m, earlier)
-    for k in range(len(row)):
-        end[k + 1], there_end[k + 1] = end[k], there_end[k]
-        asked.away[buffer[k]] = True
-        reason[k], until[k] = _last_place(asked, row[k], after[k], before[k], most[k])
-        if until[k] > 0:
-            again = ascending(m)
-            ops, end[k + 1] = _noted(ops, end[k], again)
-            there, there_end[k + 1] = _noted(there, there_end[k], _found_there(asked, again, until[k], seen))
-        asked.away[buffer[k]] = False
-    looks[0] = m.used[4]
+    ops, there = np.zeros(ops_count, np.int64), np.zeros(buffers, np.int64)
+    marked, seen = marks(np.zeros(ops_count, np.bool_), len(origins.writer)), np.zeros(buffers, np.bool_)
+    away, none = np.zeros(buffers, np.bool_), np.full(buffers, -1, np.int64)
+    asked = _Asked(origins, unknown, duration, away, none, marked, earlier)
+    for gap in range(len(row)):
+        end[gap + 1], there_end[gap + 1] = end[gap], there_end[gap]
+        asked.away[buffer[gap]] = True
+        reason[gap], until[gap] = _last_place(asked, row[gap], after=after[gap], before=before[gap], most=most[gap])
+        if until[gap] > 0:
+            recomputed = ascending(marked)
+            ops, end[gap + 1] = _noted(ops, end[gap], recomputed)
+            there, there_end[gap + 1] = _noted(there, there_end[gap], _found_there(asked, recomputed, until[gap], seen))
+        asked.away[buffer[gap]] = False
+    looks[0] = marked.used[LOOKED_AT]
     return reason, until, end, ops[: end[-1]], there_end, there[: there_end[-1]]
 
 
@@ -203,60 +221,63 @@ def _last_place(asked: _Asked, row: int, after: int, before: int, most: int) -> 
     Later places find less on the device, so where one will do all before it will. The first try sinks to a place that
     will do, most often the last one; if not, the middle of what is left is tried: place by place is a square.
     """
-    v = asked.v
-    if before >= v.n:
+    origins = asked.origins
+    if before >= origins.n:
         return WRAPS, 0
-    if v.left.why[row] != FINE:
-        return v.left.why[row], 0
-    why, low, high, at, last = FINE, after, before + 1, before, -1  # `last`: the place that the marks are of
-    while high - low > 1 and (last < 0 or asked.earlier):
-        sunk, stuck = _tried(asked, row, at, after + 1 if last < 0 and asked.earlier else at, most)
-        if why == FINE and last < 0 and stuck != FREE:
-            why = v.found.why[stuck] if stuck >= 0 else TOO_LONG
-        last = at if sunk == at else 0
-        low, high = max(low, sunk), high if sunk == at else at
-        at = sunk + 1 if sunk > after and sunk < at else (low + high) // 2
+    if origins.left.why[row] != FINE:
+        return origins.left.why[row], 0
+    why, low, high, place, marked_place = FINE, after, before + 1, before, -1  # `last`: the place that the marks are of
+    while high - low > 1 and (marked_place < 0 or asked.earlier):
+        least = after + 1 if marked_place < 0 and asked.earlier else place
+        sunk, stuck = _tried(asked, row, place, least=least, most=most)
+        if why == FINE and marked_place < 0 and stuck != FREE:
+            why = origins.found.why[stuck] if stuck >= 0 else TOO_LONG
+        marked_place = place if sunk == place else 0
+        low, high = max(low, sunk), high if sunk == place else place
+        place = sunk + 1 if sunk > after and sunk < place else (low + high) // 2
     if low == after:
         return why, 0
-    if last != low:
-        _tried(asked, row, low, low, most)
-    for k in range(asked.m.used[0]):
-        if asked.unknown[asked.m.op[k]]:
+    if marked_place != low:
+        _tried(asked, row, low, least=low, most=most)
+    for marked_row in range(asked.marked.used[MARKED]):
+        if asked.unknown[asked.marked.op[marked_row]]:
             return (why if why != FINE else NO_INPUT), 0
     return why, low
 
 
 @inner
 def _tried(asked: _Asked, row: int, at: int, least: int, most: int) -> tuple[int, int]:
-    """Mark what runs again at a place; return the last one from `least` on that will do for all of that, 0 for none.
+    """Mark what is recomputed at a place; return the last one from `least` on that will do for all of that, 0 for none.
 
     And what is in the way at `at`: a read, `DEAR`, or nothing: `FREE`.
     """
-    clear(asked.m)
-    left, m = asked.v.left, asked.m
-    mine = left.first[row : row + 1], left.stop[row : row + 1]
-    v, there = asked.v, (asked.away, asked.none, asked.none)
-    found, _ = chase(v, mine[0], mine[1], at, least, *there, m, asked.duration, most)
-    return (m.place[0] if found == FREE else 0), (m.place[1] if found == FREE else found)
+    clear(asked.marked)
+    versions, marked = asked.origins.left, asked.marked
+    chain = versions.first[row : row + 1], versions.stop[row : row + 1]
+    origins, there = asked.origins, (asked.away, asked.none, asked.none)
+    obstacle, _ = chase(origins, chain[0], chain[1], at, least, *there, marked, asked.duration, most)
+    return (marked.place[SUNK] if obstacle == FREE else 0), (marked.place[CAUSE] if obstacle == FREE else obstacle)
 
 
 @inner
 def _found_there(asked: _Asked, ops: I64, place: int, seen: Bool) -> I64:
     """The buffers that `ops` read on the device, each once; `seen` is False everywhere, before and after."""
-    v, away, held, count, reads = asked.v, asked.away, asked.none, 0, 0
-    for x in ops:
-        reads += v.read_ptr[x + 1] - v.read_ptr[x]
-    mine = np.empty(min(reads, len(seen)), np.int64)
-    for x in ops:
-        for k in range(v.read_ptr[x], v.read_ptr[x + 1]):
-            b = v.read[k]
-            if not seen[b] and is_there(place, v.last[k], v.dies[k], away[b], held[b]):
-                seen[b] = True
-                mine[count] = b
+    origins, away, held, count, reads = asked.origins, asked.away, asked.none, 0, 0
+    for op in ops:
+        reads += origins.read_ptr[op + 1] - origins.read_ptr[op]
+    buffers = np.empty(min(reads, len(seen)), np.int64)
+    for op in ops:
+        for row in range(origins.read_ptr[op], origins.read_ptr[op + 1]):
+            buffer = origins.read[row]
+            if not seen[buffer] and is_there(
+                place, origins.last[row], dies=origins.dies[row], absent=away[buffer], until=held[buffer]
+            ):
+                seen[buffer] = True
+                buffers[count] = buffer
                 count += 1
-    for k in range(count):
-        seen[mine[k]] = False
-    return mine[:count]
+    for row in range(count):
+        seen[buffers[row]] = False
+    return buffers[:count]
 
 
 @inner

@@ -1,11 +1,12 @@
-"""What reruns hold beside all else: scratch on the device, states of random generators on the host.
+"""What recomputations hold beside all else: scratch on the device, states of random generators on the host.
 
-All that runs again before one op is one replay. Its scratch is beside the load there, its values partly below it::
+All that is recomputed before one op is one replay. Its scratch is beside the live bytes there, its values partly below
+it::
 
-    reruns     w   c   x   y
+    recompute  w   c   x   y
     scratch    [======]              from its first write to its last reader
-    wanted     . . . . [=========    the load counts it at the place; it begins with its first write
-    beside     the largest sum, over the reruns, of the scratch there, minus what is wanted and has not begun
+    wanted     . . . . [=========    counted as live at the place; it begins with its first write
+    beside     the largest sum, at any of these ops, of the scratch there, minus what is wanted and has not begun
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from gpumem.trace import COMPUTE, I64, Trace
 def beside(made: Replay, size: I64) -> int:
     """Return the bytes that a place needs beside what is held over it with the wanted values back.
 
-    `size`: int64[B]. Exact: it gives the largest load of these reruns in the trace that `Plan.apply` makes. O(values).
+    `size`: int64[B]. Exact: it gives the peak live bytes of these recomputations in the trace that `Plan.apply`
+    makes. O(values).
 
     >>> from gpumem.swap.plan import Recompute
     >>> from gpumem.swap.plan.replay import Device, replay
@@ -42,14 +44,14 @@ def beside(made: Replay, size: I64) -> int:
 
 
 def states(trace: Trace, replays: Iterable[Replay], kept: Mapping[int, int] | None = None) -> dict[int, int]:
-    """Return the random ops of which a rerun needs the generator's state, and before which op the last of them is.
+    """Return the random ops whose recomputations need the generator's state, and before which op the last of them is.
 
     `kept`: what others need, that counts as well.
     """
     ops, until = trace.ops, dict(kept or {})
-    first = {int(ops.of[i]): i for i in np.flatnonzero(ops.rng & (ops.role == COMPUTE)).tolist()}
+    first = {int(ops.of[index]): index for index in np.flatnonzero(ops.rng & (ops.role == COMPUTE)).tolist()}
     for made in replays if first else ():
-        for x in (rerun.op for rerun in made.reruns if ops.rng[rerun.op]):
-            if (op := first.get(int(ops.of[x]))) is not None:
+        for random in (rerun.op for rerun in made.reruns if ops.rng[rerun.op]):
+            if (op := first.get(int(ops.of[random]))) is not None:
                 until[op] = max(until.get(op, 0), made.place)
     return until

@@ -12,6 +12,7 @@ import numpy as np
 from gpumem.base.jit import inner, jit
 from gpumem.trace import I64
 
+# Below every value; half of int64's range, so that what is added to a node without steps does not overflow.
 LOW = -(2**62)
 
 
@@ -21,8 +22,8 @@ def build(values: I64) -> tuple[I64, I64]:
     top = np.full(2 * half, LOW, np.int64)
     top[half + 1 : half + 1 + len(values)] = values
     for level in range(half.bit_length() - 2, -1, -1):
-        a, b = 1 << level, 2 << level
-        top[a:b] = np.maximum(top[2 * a : 2 * b : 2], top[2 * a + 1 : 2 * b : 2])
+        first, stop = 1 << level, 2 << level
+        top[first:stop] = np.maximum(top[2 * first : 2 * stop : 2], top[2 * first + 1 : 2 * stop : 2])
     return top, np.zeros(2 * half, np.int64)
 
 
@@ -36,24 +37,24 @@ def build_area(values: I64, width: I64) -> tuple[I64, I64, I64]:
 
 
 @jit
-def add_to(top: I64, add: I64, start: int, stop: int, x: int) -> None:
-    """Add `x` to the steps `[start, stop)`."""
+def add_to(top: I64, add: I64, start: int, stop: int, amount: int) -> None:
+    """Add `amount` to the steps `[start, stop)`."""
     if start >= stop:
         return
-    s, t = len(top) // 2 + start, len(top) // 2 + 1 + stop
-    while s ^ t != 1:
-        if s % 2 == 0:
-            top[s + 1] += x
-            add[s + 1] += x
-        if t % 2 == 1:
-            top[t - 1] += x
-            add[t - 1] += x
-        s, t = s // 2, t // 2
-        top[s] = max(top[2 * s], top[2 * s + 1]) + add[s]
-        top[t] = max(top[2 * t], top[2 * t + 1]) + add[t]
-    while s > 1:
-        s //= 2
-        top[s] = max(top[2 * s], top[2 * s + 1]) + add[s]
+    left, right = len(top) // 2 + start, len(top) // 2 + 1 + stop
+    while left ^ right != 1:
+        if left % 2 == 0:
+            top[left + 1] += amount
+            add[left + 1] += amount
+        if right % 2 == 1:
+            top[right - 1] += amount
+            add[right - 1] += amount
+        left, right = left // 2, right // 2
+        top[left] = max(top[2 * left], top[2 * left + 1]) + add[left]
+        top[right] = max(top[2 * right], top[2 * right + 1]) + add[right]
+    while left > 1:
+        left //= 2
+        top[left] = max(top[2 * left], top[2 * left + 1]) + add[left]
 
 
 @jit
@@ -61,103 +62,112 @@ def largest(top: I64, add: I64, start: int, stop: int) -> int:
     """Return the largest value of the steps `[start, stop)`; of none, a very low one."""
     if start >= stop:
         return LOW
-    s, t = len(top) // 2 + start, len(top) // 2 + 1 + stop
-    left, right = LOW, LOW
-    while s ^ t != 1:
-        if s % 2 == 0:
-            left = max(left, top[s + 1])
-        if t % 2 == 1:
-            right = max(right, top[t - 1])
-        s, t = s // 2, t // 2
-        left += add[s]
-        right += add[t]
-    best = max(left, right)
-    while s > 1:
-        s //= 2
-        best += add[s]
+    low, high = len(top) // 2 + start, len(top) // 2 + 1 + stop
+    most_left, most_right = LOW, LOW
+    while low ^ high != 1:
+        if low % 2 == 0:
+            most_left = max(most_left, top[low + 1])
+        if high % 2 == 1:
+            most_right = max(most_right, top[high - 1])
+        low, high = low // 2, high // 2
+        most_left += add[low]
+        most_right += add[high]
+    best = max(most_left, most_right)
+    while low > 1:
+        low //= 2
+        best += add[low]
     return best
 
 
 @jit
 def first_largest(top: I64, add: I64) -> int:
     """Return the first step that has the largest value."""
-    p, half = 1, len(top) // 2
-    while p < half:
-        p = 2 * p if top[2 * p] >= top[2 * p + 1] else 2 * p + 1
-    return p - half - 1
+    node, half = 1, len(top) // 2
+    while node < half:
+        node = 2 * node if top[2 * node] >= top[2 * node + 1] else 2 * node + 1
+    return node - half - 1
 
 
-def values(top: I64, add: I64, n: int) -> I64:
-    """Return the values of the first `n` steps; O(n)."""
+def values(top: I64, add: I64, steps: int) -> I64:
+    """Return the values of the first `steps` steps; O(n)."""
     half, above = len(top) // 2, np.zeros(1, np.int64)
     for level in range(half.bit_length() - 1):
         above = np.repeat(above + add[1 << level : 2 << level], 2)
-    found: I64 = (top[half:] + above)[1 : n + 1]
-    return found
+    summed: I64 = (top[half:] + above)[1 : steps + 1]
+    return summed
 
 
 @jit
-def above(top: I64, add: I64, start: int, stop: int, bound: int, last: bool) -> int:
+def above(  # noqa: PLR0917  compiled: no keyword-only parameters
+    top: I64, add: I64, start: int, stop: int, bound: int, last: bool
+) -> int:
     """Return the first or the `last` step of `[start, stop)` whose value is above `bound`, -1 if there is none.
 
     From the root down, back where a subtree has none; only the two at the ends of the range can disappoint.
     """
-    p, low, wide, noted, far = 1, -1, len(top) // 2, 0, int(last)  # `noted` above `p`, whose steps are `low` and on
+    node, low, wide, noted, far = 1, -1, len(top) // 2, 0, int(last)  # `noted` above `p`, whose steps are `low` and on
     while True:
-        if low < stop and low + wide > start and top[p] + noted > bound:
+        if low < stop and low + wide > start and top[node] + noted > bound:
             if wide == 1:
                 return low
-            noted, wide, p = noted + add[p], wide // 2, 2 * p + far
+            noted, wide, node = noted + add[node], wide // 2, 2 * node + far
             low += far * wide
             continue
-        while p > 1 and p % 2 != far:  # both children have been looked at
-            low, wide, p = low - p % 2 * wide, 2 * wide, p // 2
-            noted -= add[p]
-        if p == 1:
+        while node > 1 and node % 2 != far:  # both children have been looked at
+            low, wide, node = low - node % 2 * wide, 2 * wide, node // 2
+            noted -= add[node]
+        if node == 1:
             return -1
-        p, low = p ^ 1, low + (1 - 2 * far) * wide
+        node, low = node ^ 1, low + (1 - 2 * far) * wide
 
 
 @jit
-def above_around(top: I64, add: I64, n: int, start: int, stop: int, bound: int, last: bool) -> int:
-    """As `above`, of the circle of `n`, `stop - start <= n`; steps count on from `start`."""
-    first = start - start % n
-    a, b = start - first, stop - first
+def above_around(  # noqa: PLR0917  compiled: no keyword-only parameters
+    top: I64, add: I64, steps: int, start: int, stop: int, bound: int, last: bool
+) -> int:
+    """As `above`, of the circle of `steps`, `stop - start <= n`; steps count on from `start`."""
+    first = start - start % steps
+    low, high = start - first, stop - first
     for turn in (1, 0) if last else (0, 1):
-        found = above(top, add, 0 if turn else a, b - n if turn else min(b, n), bound, last)
-        if found >= 0:
-            return first + turn * n + found
+        begin, end = (0, high - steps) if turn else (low, min(high, steps))
+        step = above(top, add, begin, end, bound=bound, last=last)
+        if step >= 0:
+            return first + turn * steps + step
     return -1
 
 
 @jit
-def add_around(top: I64, add: I64, n: int, start: int, stop: int, x: int) -> None:
-    """Add `x` to the steps `[start, stop)` of the circle of `n`, `stop - start <= n`."""
-    first = start - start % n
-    a, b = start - first, stop - first
-    add_to(top, add, a, min(b, n), x)
-    add_to(top, add, 0, b - n, x)
+def add_around(  # noqa: PLR0917  compiled: no keyword-only parameters
+    top: I64, add: I64, steps: int, start: int, stop: int, amount: int
+) -> None:
+    """Add `amount` to the steps `[start, stop)` of the circle of `steps`, `stop - start <= n`."""
+    first = start - start % steps
+    low, high = start - first, stop - first
+    add_to(top, add, low, min(high, steps), amount=amount)
+    add_to(top, add, 0, high - steps, amount=amount)
 
 
 @jit
-def largest_around(top: I64, add: I64, n: int, start: int, stop: int) -> int:
-    """Return the largest value of the steps `[start, stop)` of the circle of `n`, `stop - start <= n`."""
-    first = start - start % n
-    a, b = start - first, stop - first
-    return max(largest(top, add, a, min(b, n)), largest(top, add, 0, b - n))
+def largest_around(top: I64, add: I64, steps: int, start: int, stop: int) -> int:
+    """Return the largest value of the steps `[start, stop)` of the circle of `steps`, `stop - start <= n`."""
+    first = start - start % steps
+    low, high = start - first, stop - first
+    return max(largest(top, add, low, min(high, steps)), largest(top, add, 0, high - steps))
 
 
 @jit
-def add_to_area(area: I64, wide: I64, added: I64, start: int, stop: int, x: int) -> None:
-    """Add `x` to the values of the steps `[start, stop)`."""
+def add_to_area(  # noqa: PLR0917  compiled: no keyword-only parameters
+    area: I64, wide: I64, added: I64, start: int, stop: int, amount: int
+) -> None:
+    """Add `amount` to the values of the steps `[start, stop)`."""
     if start >= stop:
         return
-    for step, more in ((start, x), (stop, -x)):
-        k = step + 1
-        while k < added.shape[1]:
-            added[0, k] += more
-            added[1, k] += more * wide[step]
-            k += k & -k
+    for step, more in ((start, amount), (stop, -amount)):
+        node = step + 1
+        while node < added.shape[1]:
+            added[0, node] += more
+            added[1, node] += more * wide[step]
+            node += node & -node
 
 
 @jit
@@ -170,8 +180,8 @@ def area_of(area: I64, wide: I64, added: I64, start: int, stop: int) -> int:
 
 @inner
 def _area_before(area: I64, wide: I64, added: I64, step: int) -> int:
-    total, k = area[step], step
-    while k > 0:
-        total += added[0, k] * wide[step] - added[1, k]
-        k -= k & -k
+    total, node = area[step], step
+    while node > 0:
+        total += added[0, node] * wide[step] - added[1, node]
+        node -= node & -node
     return int(total)

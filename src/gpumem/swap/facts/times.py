@@ -13,7 +13,8 @@ from gpumem.simulator.simulate import hosted, simulate
 from gpumem.simulator.timeline import Timeline
 from gpumem.trace import F64, I64, Trace
 
-TURNS = 4  # accesses of a value that crosses the boundary lie up to three turns on
+# Turns that are unrolled: accesses of a value that crosses the boundary lie up to three turns on.
+TURNS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -18,7 +18,7 @@ def root(above: I64, node: int) -> int:
 @inner
 def join(above: I64, worth: I64, node: int, other: int) -> None:
     """Make one set of those of two nodes, under the root of `node`; `worth` adds up."""
-    mine, its = root(above, node), root(above, other)
-    if mine != its:
-        above[its] = mine
-        worth[mine] += worth[its]
+    first_root, other_root = root(above, node), root(above, other)
+    if first_root != other_root:
+        above[other_root] = first_root
+        worth[first_root] += worth[other_root]

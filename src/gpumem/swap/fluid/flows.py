@@ -7,8 +7,8 @@ what is dropped::
     A  absent        0.3        0.4        0.2        0     <= O, <= I as in `whole`
     D  dropped       0.6        0.6        0.2        0     <= 1 - I at first; as it falls, the segment grows
 
-What is away is told from slot to slot. A slot is a breakpoint; where nothing stalls it is the end of the op before it,
-or the start of its op. Each flow counts from the slot behind its segment on, or up to there::
+What is absent is counted from slot to slot. A slot is a breakpoint; where nothing stalls it is the end of the op
+before it, or the start of its op. Each flow counts from the slot behind its segment on, or up to there::
 
     room[t]  =  room[t-1]  +  held[t-1] - held[t]  +  bytes x (out - in - again, of the segment between)
 """
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base import work
-from gpumem.swap.fluid.parts import parts
+from gpumem.swap.fluid.parts import merge_gaps
 from gpumem.swap.fluid.program import FluidProgram, Solution, expand
 from gpumem.swap.fluid.relax import Fluid
 from gpumem.trace import F64, I64
@@ -39,10 +39,10 @@ class FlowProgram(FluidProgram):
 
     def __init__(self, fluid: Fluid, breaks: I64, peak: int, limit: int | None) -> None:
         super().__init__(fluid, breaks, peak, limit)
-        self.p = parts(self.f, self.begin, self.end, self.turns, self.k)
-        self.single = (self.p.out_ns > 0) & ~self.p.several
+        self.parts = merge_gaps(self.f, self.begin, self.end, self.turns, self.k)
+        self.single = (self.parts.out_ns > 0) & ~self.parts.several
         self._slots()
-        self._engines(float(self.p.out_ns.sum() + self.p.in_ns.sum() + self.p.drops.again_ns.sum()))
+        self._engines(float(self.parts.out_ns.sum() + self.parts.in_ns.sum() + self.parts.drops.again_ns.sum()))
         self._room()
         self._into()
         self._again()
@@ -57,86 +57,86 @@ class FlowProgram(FluidProgram):
             raise RuntimeError("the linear program was not solved")
         return None if found is None else self._solution(found.x, found.price, found.dual)
 
-    def _solution(self, x: F64, price: F64, dual: float) -> Solution:
+    def _solution(self, values: F64, price: F64, dual: float) -> Solution:
         gap, place, _ = expand(self.begin, self.end)
-        p, mine = self.p, self.p.drop[gap] >= 0
-        absent, at = self._absent(x)
-        dropped, dropped_at = self._dropped(x)
-        part, drop, inside = p.part[gap], p.drop[gap[mine]], place - p.shift[gap]
+        parts, droppable = self.parts, self.parts.drop[gap] >= 0
+        absent, absent_at = self._absent(values)
+        dropped, dropped_at = self._dropped(values)
+        part, drop, inside = parts.part[gap], parts.drop[gap[droppable]], place - parts.shift[gap]
         gone = np.zeros(len(gap))
-        gone[mine] = dropped[dropped_at[drop] + inside[mine]]
-        level = float(x[self.level[0]]) if self.limit is None else self.limit / self.peak
+        gone[droppable] = dropped[dropped_at[drop] + inside[droppable]]
+        level = float(values[self.level[0]]) if self.limit is None else self.limit / self.peak
         engines = price[: 2 * self.k if self.f.duplex else self.k].reshape(-1, self.k).sum(axis=0)
         worth = engines * (self.time[1 : self.k + 1] - self.time[: self.k]) / self.unit
         stall = np.zeros(self.k)
-        stall[self.grows] = x[self.stall] * self.unit
-        here, absent = self.turns[place], absent[at[part] + inside]
-        return Solution(dual, level, self.active[gap], here, absent, gone, worth, stall, self._crammed(x, stall))
+        stall[self.grows] = values[self.stall] * self.unit
+        here, absent = self.turns[place], absent[absent_at[part] + inside]
+        return Solution(dual, level, self.active[gap], here, absent, gone, worth, stall, self._crammed(values, stall))
 
-    def _crammed(self, x: F64, stall: F64) -> tuple[I64, F64]:
+    def _crammed(self, values: F64, stall: F64) -> tuple[I64, F64]:
         """Where values are made, or due, amid a segment, and the ns that copies lack which must run after, or before.
 
         A segment that grows does so where an op starts.
         """
-        p, f, k, found = self.p, self.f, self.k, []
+        parts, fluid, segments, crammed = self.parts, self.f, self.k, []
         for flows, edge, instant, copy_ns, end in (
-            ((self.out, self.gone), p.start - 1, f.opens, f.w.out_ns, 1),
-            ((self.into,), p.stop - 1, f.closes, f.w.in_ns, 0),
+            ((self.out, self.gone), parts.start - 1, fluid.opens, fluid.w.out_ns, 1),
+            ((self.into,), parts.stop - 1, fluid.closes, fluid.w.in_ns, 0),
         ):
-            copied = np.zeros(len(p.size))
+            copied = np.zeros(len(parts.size))
             for flow in flows:
-                mine = flow.place == edge[flow.of]
-                copied[flow.of[mine]] = x[flow.column[mine]]
-            gap = np.flatnonzero(copied[p.part] > 0)
-            place, when = (edge[p.part] + p.shift)[gap], instant[gap]
-            time = np.abs(self.time[place + end] - f.at(when))
-            order = np.lexsort((time, place % k))
+                at_edge = flow.place == edge[flow.of]
+                copied[flow.of[at_edge]] = values[flow.column[at_edge]]
+            gap = np.flatnonzero(copied[parts.part] > 0)
+            place, when = (edge[parts.part] + parts.shift)[gap], instant[gap]
+            time = np.abs(self.time[place + end] - fluid.at(when))
+            order = np.lexsort((time, place % segments))
             gap, place, when, time = gap[order], place[order], when[order], time[order]
             ops = np.abs(self.turns[place + end] // 2 - when // 2)  # that start on the side where copies must run
-            needs = np.append(copied[p.part[gap]] * copy_ns[gap], 0.0)
-            needs = _summed(needs, np.searchsorted(place % k, place % k))
-            found.append((when % (2 * f.n), needs - time - np.where(ops > 0, stall[place % k], 0)))
-        (out, late), (into, early) = found
+            needs = np.append(copied[parts.part[gap]] * copy_ns[gap], 0.0)
+            needs = _summed(needs, np.searchsorted(place % segments, place % segments))
+            crammed.append((when % (2 * fluid.n), needs - time - np.where(ops > 0, stall[place % segments], 0)))
+        (out, late), (into, early) = crammed
         return np.append(out, into), np.append(late, early)
 
-    def _absent(self, x: F64) -> tuple[F64, I64]:
-        """The part of each part that is away at each of its breakpoints, and what to add to these to find it."""
-        p = self.p
-        part, _, at = expand(p.begin, p.end)
+    def _absent(self, values: F64) -> tuple[F64, I64]:
+        """The fraction of each part off the device at each of its breakpoints, and what to add to these to find it."""
+        parts = self.parts
+        part, _, offset = expand(parts.begin, parts.end)
         if not len(part):
-            return np.zeros(0), at
-        change, begins = np.zeros(len(part) + 1), at + p.begin
+            return np.zeros(0), offset
+        change, begins = np.zeros(len(part) + 1), offset + parts.begin
         for flow, sign in ((self.out, 1.0), (self.into, -1.0)):
-            place = np.maximum(flow.place + 1, p.begin[flow.of])
-            mine = (place < p.end[flow.of]) & ~p.several[flow.of]
-            np.add.at(change, (at[flow.of] + place)[mine], sign * x[flow.column[mine]])
-        free = p.out_ns[self.into.of] == 0
-        np.add.at(change, begins[self.into.of[free]], x[self.into.column[free]])
+            place = np.maximum(flow.place + 1, parts.begin[flow.of])
+            mine = (place < parts.end[flow.of]) & ~parts.several[flow.of]
+            np.add.at(change, (offset[flow.of] + place)[mine], sign * values[flow.column[mine]])
+        free = parts.out_ns[self.into.of] == 0
+        np.add.at(change, begins[self.into.of[free]], values[self.into.column[free]])
         absent = _summed(change, begins[part])
-        absent[p.several[part]] = x[self.away.column]
-        return absent, at
+        absent[parts.several[part]] = values[self.away.column]
+        return absent, offset
 
-    def _dropped(self, x: F64) -> tuple[F64, I64]:
-        """As `_absent`, what is yet to be made again of each drop."""
-        p, d = self.p, self.p.drops
-        drop, _, at = expand(p.begin[d.part], p.end[d.part])
+    def _dropped(self, values: F64) -> tuple[F64, I64]:
+        """As `_absent`, what is yet to be recomputed of each drop."""
+        parts, drops = self.parts, self.parts.drops
+        drop, _, offset = expand(parts.begin[drops.part], parts.end[drops.part])
         if not len(drop):
-            return np.zeros(0), at
-        change, begins = np.zeros(len(drop) + 1), at + p.begin[d.part]
-        flow, amount = self.again, x[self.again.column]
+            return np.zeros(0), offset
+        change, begins = np.zeros(len(drop) + 1), offset + parts.begin[drops.part]
+        flow, amount = self.again, values[self.again.column]
         np.add.at(change, begins[flow.of], amount)
-        mine = flow.place + 1 < p.end[d.part[flow.of]]
-        np.add.at(change, (at[flow.of] + flow.place + 1)[mine], -amount[mine])
-        return _summed(change, begins[drop]), at
+        mine = flow.place + 1 < parts.end[drops.part[flow.of]]
+        np.add.at(change, (offset[flow.of] + flow.place + 1)[mine], -amount[mine])
+        return _summed(change, begins[drop]), offset
 
     def _slots(self) -> None:
         """Where each part counts: from slot `first` up to slot `last`."""
-        p, two = self.p, not self.f.stalls
-        self.per = 1 + two  # slots at a breakpoint
-        op, w = self.turns // 2, self.f.w.where(p.gap)
-        late = two & (op[p.begin + p.shift[p.gap]] - 1 <= w.after)
-        early = two & (op[p.end - 1 + p.shift[p.gap]] >= w.before)
-        self.first, self.last = self.per * p.begin + late, self.per * p.end - early
+        parts, has_two = self.parts, not self.f.stalls
+        self.per = 1 + has_two  # slots at a breakpoint
+        op, windows = self.turns // 2, self.f.w.where(parts.gap)
+        late = has_two & (op[parts.begin + parts.shift[parts.gap]] - 1 <= windows.after)
+        early = has_two & (op[parts.end - 1 + parts.shift[parts.gap]] >= windows.before)
+        self.first, self.last = self.per * parts.begin + late, self.per * parts.end - early
 
     def _room(self) -> None:
         """The bytes left below the limit at each slot."""
@@ -150,31 +150,49 @@ class FlowProgram(FluidProgram):
         self.rows.put(self.room_row[1:], room[:-1], -1.0)
         self.rows.put(self.room_row[: len(self.level)], self.level, -1.0)
 
-    def _count(self, size: F64, column: I64, on: I64, off: I64, *, ends: bool = True) -> None:
-        """Count bytes as away in the slots `[on, off)`; without `ends` others see to it that they end."""
+    def _absent_between(self, size: F64, column: I64, on: I64, off: I64, *, stays: bool = False) -> None:
+        """Count bytes as absent in the slots `[on, off)`, which may lie turns ahead.
+
+        The rows of `room` are a difference array on the circle of slots: row t holds what changes from slot t - 1 to t.
+        Slot 0 is where the circle begins, so its row holds the absence itself::
+
+            slot           0     1     2     3   |  4 = slot 0 of the next turn
+            absent in                 [2,          5)
+            row            here        on          off at slot 5 = 1
+
+        With `stays`, `off` is where every flow of the part ends; another flow ends the bytes of this one by then.
+        """
         size, slots = size / self.peak, len(self.room_row)
-        for slot, change, some in ((on, -size, (on < off) | (not ends)), (off, size, (on < off) & ends)):
-            mine = some & (slot % slots > 0)
-            self.rows.put(self.room_row[slot[mine] % slots], column[mine], change[mine])
-        mine = -(-on // slots) * slots < off  # slot 0 is told by itself
-        self.rows.put(np.repeat(self.room_row[:1], int(mine.sum())), column[mine], -size[mine])
+        begins, ends = (on < off) | stays, (on < off) & (not stays)
+        for slot, change, chosen in ((on, -size, begins), (off, size, ends)):
+            changes = chosen & (slot % slots > 0)
+            self.rows.put(self.room_row[slot[changes] % slots], column[changes], change[changes])
+        over_slot_0 = -(-on // slots) * slots < off  # the first slot 0 at `on` or later
+        row_0 = np.repeat(self.room_row[:1], int(over_slot_0.sum()))
+        self.rows.put(row_0, column[over_slot_0], -size[over_slot_0])
 
     def _behind(self, part: I64, place: I64) -> I64:
         """The slot behind the segment at `place`, or where the part begins or ends, if that is later or earlier."""
         return np.clip(self.per * (place + 1), self.first[part], self.last[part])
 
     def _into(self) -> None:
-        """Copied in: from the first breakpoint where the buffer may be away until it is back."""
-        p = self.p
-        part, place, _ = expand(p.begin, p.stop)
-        alone = self._alone(p.in_ns[part], self.f.at(self.f.closes)[p.gap[part]] - self.time[place])
+        """Copied in: from the first breakpoint where the buffer may be off the device until it is back."""
+        parts = self.parts
+        part, place, _ = expand(parts.begin, parts.stop)
+        alone = self._alone(parts.in_ns[part], self.f.at(self.f.closes)[parts.gap[part]] - self.time[place])
         flow = self.into = Flow(part, place, self.rows.variables(alone))
-        self.rows.put(self.in_row[place % self.k], flow.column, p.in_ns[part] / self.unit)
+        self.rows.put(self.in_row[place % self.k], flow.column, parts.in_ns[part] / self.unit)
         self._sums(flow, alone, late=True)
-        mine, free = self.single[part], p.out_ns[part] == 0
+        alone_of_value, free = self.single[part], parts.out_ns[part] == 0
         behind, last = self._behind(part, place), self.last[part]
-        self._count(-p.size[part[mine]], flow.column[mine], behind[mine], last[mine], ends=False)
-        self._count(p.size[part[free]], flow.column[free], self.first[part[free]], behind[free])
+        self._absent_between(
+            -parts.size[part[alone_of_value]],
+            flow.column[alone_of_value],
+            behind[alone_of_value],
+            last[alone_of_value],
+            stays=True,
+        )
+        self._absent_between(parts.size[part[free]], flow.column[free], self.first[part[free]], behind[free])
 
     def _sums(self, flow: Flow, alone: F64, *, late: bool) -> None:
         """What is copied through a segment, or from it on, is no more than an engine could do by then."""
@@ -184,30 +202,32 @@ class FlowProgram(FluidProgram):
         self.rows.put(self.rows.add(alone[short])[which], flow.column[column], 1.0)
 
     def _again(self) -> None:
-        """Made again: in segments where an op starts, which grow by what it takes."""
-        p, d = self.p, self.p.drops
-        drop, place, _ = expand(p.begin[d.part], p.end[d.part])
+        """Recomputed: in segments where an op starts, which grow by what it takes."""
+        parts, drops = self.parts, self.parts.drops
+        drop, place, _ = expand(parts.begin[drops.part], parts.end[drops.part])
         grows = np.isin(place % self.k, self.grows)
         drop, place = drop[grows], place[grows]
         flow = self.again = Flow(drop, place, self.rows.variables(np.ones(len(drop))))
-        if len(d.part):
+        if len(drops.part):
             row = self.rows.add(np.zeros(self.k))
             self.rows.put(row[self.grows], self.stall, -1.0)
-            self.rows.put(row[place % self.k], flow.column, d.again_ns[drop] / self.unit)
-        self._count(d.size[drop], flow.column, self.first[d.part[drop]], self._behind(d.part[drop], place))
+            self.rows.put(row[place % self.k], flow.column, drops.again_ns[drop] / self.unit)
+        self._absent_between(
+            drops.size[drop], flow.column, self.first[drops.part[drop]], self._behind(drops.part[drop], place)
+        )
 
     def _out(self) -> None:
         """Copied out, of values that one part has: as much as is copied in."""
-        p, f, mine = self.p, self.f, np.flatnonzero(self.single)
-        which, place, _ = expand(p.start[mine] - 1, p.end[mine] - 1)
-        part = mine[which]
-        alone = self._alone(p.out_ns[part], self.time[place + 1] - f.at(f.opens)[p.gap[part]])
+        parts, fluid, owners = self.parts, self.f, np.flatnonzero(self.single)
+        which, place, _ = expand(parts.start[owners] - 1, parts.end[owners] - 1)
+        part = owners[which]
+        alone = self._alone(parts.out_ns[part], self.time[place + 1] - fluid.at(fluid.opens)[parts.gap[part]])
         flow = self.out = Flow(part, place, self.rows.variables(alone))
-        self.rows.put(self.out_row[place % self.k], flow.column, p.out_ns[part] / self.unit)
+        self.rows.put(self.out_row[place % self.k], flow.column, parts.out_ns[part] / self.unit)
         self._sums(flow, alone, late=False)
-        self._count(p.size[part], flow.column, self._behind(part, place), self.last[part], ends=False)
-        row = np.full(len(p.size), -1)
-        row[mine] = self.rows.add(np.zeros(len(mine)), exact=True)
+        self._absent_between(parts.size[part], flow.column, self._behind(part, place), self.last[part], stays=True)
+        row = np.full(len(parts.size), -1)
+        row[owners] = self.rows.add(np.zeros(len(owners)), exact=True)
         back = self.single[self.into.of]
         self.rows.put(row[part], flow.column, 1.0)
         self.rows.put(row[self.into.of[back]], self.into.column[back], -1.0)
@@ -217,25 +237,25 @@ class FlowProgram(FluidProgram):
 
         As A falls, it is copied in.
         """
-        p, mine = self.p, np.flatnonzero(self.p.several)
-        values, one, value = np.unique(p.value[mine], return_index=True, return_inverse=True)
+        parts, sharing = self.parts, np.flatnonzero(self.parts.several)
+        values, first_of, value = np.unique(parts.value[sharing], return_index=True, return_inverse=True)
         stop = np.zeros(len(values), np.int64)
-        np.maximum.at(stop, value, p.end[mine])
-        which, place, at = expand(p.start[mine[one]], stop)
-        gone = self._gone(mine[one[which]], place)
-        self.gone = Flow(mine[one[which]], place - 1, gone)  # its first
-        whose, place, _ = expand(p.begin[mine], p.end[mine])
-        part = mine[whose]
+        np.maximum.at(stop, value, parts.end[sharing])
+        which, place, offset = expand(parts.start[sharing[first_of]], stop)
+        gone = self._gone(sharing[first_of[which]], place)
+        self.gone = Flow(sharing[first_of[which]], place - 1, gone)  # its first
+        whose, place, _ = expand(parts.begin[sharing], parts.end[sharing])
+        part = sharing[whose]
         flow = self.away = Flow(part, place, self.rows.variables(np.ones(len(part))))
-        self.rows.at_most(flow.column, gone[at[value[whose]] + place])
+        self.rows.at_most(flow.column, gone[offset[value[whose]] + place])
         on = np.clip(self.per * place, self.first[part], self.last[part])
-        self._count(p.size[part], flow.column, on, self._behind(part, place))
+        self._absent_between(parts.size[part], flow.column, on, self._behind(part, place))
         self._fetched(flow)
 
     def _gone(self, part: I64, place: I64) -> I64:
         """O of values by one of their parts, at breakpoints."""
-        out, f = self.p.out_ns[part], self.f
-        gone = self.rows.variables(self._alone(out, self.time[place] - f.at(f.opens)[self.p.gap[part]]))
+        out, fluid = self.parts.out_ns[part], self.f
+        gone = self.rows.variables(self._alone(out, self.time[place] - fluid.at(fluid.opens)[self.parts.gap[part]]))
         cost, row, same = out / self.unit, self.out_row[(place - 1) % self.k], part[1:] == part[:-1]
         self.rows.put(row, gone, cost)
         self.rows.put(row[1:][same], gone[:-1][same], -cost[1:][same])
@@ -244,22 +264,24 @@ class FlowProgram(FluidProgram):
 
     def _fetched(self, flow: Flow) -> None:
         """What is not away any more at the next breakpoint, or behind the last, has been copied in."""
-        p, row = self.p, self.rows.add(np.zeros(len(flow.of)))
+        parts, row = self.parts, self.rows.add(np.zeros(len(flow.of)))
         same = np.flatnonzero(np.diff(flow.of) == 0)
         self.rows.put(row, flow.column, 1.0)
         self.rows.put(row[same], flow.column[same + 1], -1.0)
-        mine = p.several[self.into.of]
-        whose, place = self.into.of[mine], self.into.place[mine]
-        at = np.searchsorted(flow.of, whose) - p.begin[whose]
-        self.rows.put(row[at + np.minimum(place, p.end[whose] - 1)], self.into.column[mine], -1.0)
+        sharing = parts.several[self.into.of]
+        whose, place = self.into.of[sharing], self.into.place[sharing]
+        row_of = np.searchsorted(flow.of, whose) - parts.begin[whose]
+        self.rows.put(row[row_of + np.minimum(place, parts.end[whose] - 1)], self.into.column[sharing], -1.0)
 
     def _once(self) -> None:
         """A part is swapped or dropped, and at most once, and so is each of its drops."""
-        p, d, again = self.p, self.p.drops, self.again
-        row = self.rows.add(np.ones(len(p.size)))
+        parts, drops, recomputed = self.parts, self.parts.drops, self.again
+        row = self.rows.add(np.ones(len(parts.size)))
         self.rows.put(row[self.into.of], self.into.column, 1.0)
-        self.rows.put(row[d.part[again.of]], again.column, (d.size / p.size[d.part])[again.of])
-        self.rows.put(self.rows.add(np.ones(len(d.part)))[again.of], again.column, 1.0)
+        self.rows.put(
+            row[drops.part[recomputed.of]], recomputed.column, (drops.size / parts.size[drops.part])[recomputed.of]
+        )
+        self.rows.put(self.rows.add(np.ones(len(drops.part)))[recomputed.of], recomputed.column, 1.0)
 
 
 def _summed(change: F64, begins: I64) -> F64:

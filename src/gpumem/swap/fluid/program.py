@@ -16,9 +16,9 @@ from gpumem.trace import F64, I64
 class Solution(Shown):
     """A solved program.
 
-    `dual`: a value that no solution is below, whatever the solver's tolerances; `level`: the load that it keeps
+    `dual`: a value that no solution is below, whatever the solver's tolerances; `level`: the live bytes that it keeps
     to, as a fraction of the peak; `absent[k]`, `dropped[k]`: the fractions of gap `gap[k]` away on the host, and yet to
-    be made again, at unrolled instant `instant[k]`; `price`: what the time of each segment is worth, in units of the
+    be recomputed, at unrolled instant `instant[k]`; `price`: what the time of each segment is worth, in units of the
     objective; `stall`: ns by which it grows; `crammed`: instants amid segments, and by how many ns the copies that
     belong on one side of each take longer than the segment does there.
     """
@@ -65,13 +65,14 @@ class FluidProgram:
 
         `most_ns`: what all that may grow it takes one after another.
         """
-        k = self.k
-        row = self.rows.add(np.tile((self.time[1 : k + 1] - self.time[:k]) / self.unit, 2 if self.f.duplex else 1))
-        self.out_row, self.in_row = row[:k], row[-k:]
-        self.grows = np.flatnonzero((self.turns[1 : k + 1] // 2 > self.turns[:k] // 2) & (self.limit is not None))
+        segments = self.k
+        lasts, op = np.diff(self.time[: segments + 1]), self.turns[: segments + 1] // 2
+        row = self.rows.add(np.tile(lasts / self.unit, 2 if self.f.duplex else 1))
+        self.out_row, self.in_row = row[:segments], row[-segments:]
+        self.grows = np.flatnonzero((np.diff(op) > 0) & (self.limit is not None))
         cost, most = 0.0 if self.limit is None else self.unit, most_ns / self.unit
         self.stall = self.rows.variables(np.full(len(self.grows), most), cost=cost)
-        for side in {id(r): r for r in (self.out_row, self.in_row)}.values():
+        for side in {id(row): row for row in (self.out_row, self.in_row)}.values():
             self.rows.put(side[self.grows], self.stall, -1.0)
 
     def _alone(self, copy_ns: F64 | I64, time: I64) -> F64:

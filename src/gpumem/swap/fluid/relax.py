@@ -1,4 +1,4 @@
-"""Swapping relaxed to fluid copies: windows of time for each gap, and the load that no swap takes away.
+"""Swapping relaxed to fluid copies: windows of time for each gap, and the live bytes that no swap takes away.
 
 An iteration of n ops has 2 n instants: `2 i` is the start of op i, `2 i + 1` its end. Where nothing stalls, the
 end of an op is the start of the next one, and only even instants are breakpoints. Instants count on from the
@@ -21,26 +21,28 @@ from gpumem.swap.plan.values import FINE, Origins
 from gpumem.trace import COMPUTE, F64, I64, Bool, Trace
 
 
-def least_again(trace: Trace, duration: I64, w: Windows) -> F64:
-    """Return the nanoseconds that each gap of `w` costs at least if it is dropped; infinite where it cannot be.
+def least_again(trace: Trace, duration: I64, gaps: Windows) -> F64:
+    """Return the nanoseconds that each gap of `gaps` costs at least if it is dropped; infinite where it cannot be.
 
     `duration`, int64[n]: ns of each op. Inputs cost nothing, whether they are there or not. O(ops of all chains).
     """
-    v, n = Origins.of(trace), trace.n
-    key = np.repeat(np.arange(len(trace.buffers)), np.diff(v.access_ptr)) * n + v.access
-    row = np.searchsorted(key, w.buffer * n + w.after % n)
-    can = (v.left.why[row] == FINE) & (w.after % n + w.before - w.after < n)
-    first, count = v.left.first[row], np.where(can, v.left.stop[row] - v.left.first[row], 0)
-    gap = np.repeat(np.arange(len(w)), count)
-    op = v.writer[np.repeat(first - np.cumsum(count) + count, count) + np.arange(len(gap))]
-    one = np.unique(op * len(trace.buffers) + w.buffer[gap])  # every buffer that an op can make again, once
-    whole = np.bincount(one // len(trace.buffers), trace.buffers.size[one % len(trace.buffers)], n)
-    share = duration[op] * w.size[gap] / whole[op]
-    cost: F64 = np.where(can, np.bincount(gap, share, len(w)), np.inf)
+    origins, ops = Origins.of(trace), trace.n
+    key = np.repeat(np.arange(len(trace.buffers)), np.diff(origins.access_ptr)) * ops + origins.access
+    row = np.searchsorted(key, gaps.buffer * ops + gaps.after % ops)
+    can = (origins.left.why[row] == FINE) & (gaps.after % ops + gaps.before - gaps.after < ops)
+    first, count = origins.left.first[row], np.where(can, origins.left.stop[row] - origins.left.first[row], 0)
+    gap = np.repeat(np.arange(len(gaps)), count)
+    op = origins.writer[np.repeat(first - np.cumsum(count) + count, count) + np.arange(len(gap))]
+    one = np.unique(op * len(trace.buffers) + gaps.buffer[gap])  # every buffer that an op can recompute, once
+    whole = np.bincount(one // len(trace.buffers), trace.buffers.size[one % len(trace.buffers)], ops)
+    share = duration[op] * gaps.size[gap] / whole[op]
+    cost: F64 = np.where(can, np.bincount(gap, share, len(gaps)), np.inf)
     return cost
 
 
-TINY = 5e-4  # gaps that add up to less than this part of the peak load at every op leave for nothing
+# Gaps that add up to less than this part of the peak live bytes at every op leave for nothing, which can only
+# lower the bound. Not tuned: most gaps of a net are small, and each costs a column a breakpoint.
+TINY = 5e-4
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -49,8 +51,8 @@ class Fluid(Shown):
 
     `time`: when op i starts, and the iteration ends; `held`: bytes at each op with the buffers of `w` present and
     the tiny ones away; instants of each gap of `w`: `opens` (its value may be copied out from then on),
-    `first` and `last` (the buffer may be away then), `closes` (it is back); `again`: ns that it costs at least to make
-    its value again, infinite where that is not asked, or not possible.
+    `first` and `last` (the buffer may be off the device then), `closes` (it is back); `again`: ns that it costs at
+    least to make its value again, infinite where that is not asked, or not possible.
     """
 
     n: int
@@ -89,60 +91,67 @@ def in_a_row(trace: Trace, machine: Machine) -> bool:
 
 @strict
 def relax(trace: Trace, machine: Machine, *, stalls: bool, recompute: bool = False, tiny: float = TINY) -> Fluid:
-    """Return the relaxation of swapping in `trace`; with `stalls`, ops may wait, and with `recompute`, run again.
+    """Return the relaxation of swapping in `trace`; with `stalls`, ops may wait, and with `recompute`, be recomputed.
 
-    The smallest gaps, as far as they add up to `tiny` of the peak load at every op, leave for nothing.
+    The smallest gaps, as far as they add up to `tiny` of the peak live bytes at every op, leave for nothing.
 
     Notes
     -----
-    A copy is whole: without stalls a buffer is away from the end of its copy-out to the start of its copy-in, at
-    the widest. A gap too short for its copies takes no part then.
+    A copy is whole: without stalls a buffer is off the device from the end of its copy-out to the start of its copy-in,
+    at the widest. A gap too short for its copies takes no part then.
     """
-    n, w = trace.n, windows(trace, machine)
+    ops, gaps = trace.n, windows(trace, machine)
     duration = machine.durations(trace)
     times = Times.in_a_row(duration)
-    time, held = times.start[: n + 1], _held(trace)
+    time, held = times.start[: ops + 1], _held(trace)
     if not stalls:
-        w = w.where(times.start[w.before] - times.end[w.after] >= w.in_ns)
-    free = _tiny(w, n, tiny * trace.peak_load)
-    held, w = held - _covered(w.where(free), n), w.where(~free)
-    instants = (2 * w.opens + 1, 2 * w.after + 2, 2 * w.before - 1, 2 * w.before)
-    again = least_again(trace, duration, w) if recompute else np.full(len(w), np.inf)
-    fluid = Fluid(n, time, held, w, *instants, again, machine.duplex, stalls)
+        gaps = gaps.where(times.start[gaps.before] - times.end[gaps.after] >= gaps.in_ns)
+    free = _tiny(gaps, ops, tiny * trace.peak_load)
+    held, gaps = held - _covered(gaps.where(free), ops), gaps.where(~free)
+    instants = (2 * gaps.opens + 1, 2 * gaps.after + 2, 2 * gaps.before - 1, 2 * gaps.before)
+    again = least_again(trace, duration, gaps) if recompute else np.full(len(gaps), np.inf)
+    fluid = Fluid(ops, time, held, gaps, *instants, again, machine.duplex, stalls)
     return fluid if stalls else _whole_copies(fluid, times)
 
 
-def _whole_copies(f: Fluid, times: Times) -> Fluid:
-    """Narrow the windows where nothing stalls: a buffer is away only between whole copies."""
-    w = f.w
-    e, s = times.end[w.after], times.start[w.before]
-    opens = np.full(int(w.value.max(initial=-1)) + 1, 2**61)  # of a value: the first gap that can hold both copies
-    alone = s - e >= w.in_ns + w.out_ns
-    np.minimum.at(opens, w.value[alone], w.after[alone] + 1)
-    can = opens[w.value] < 2**61
-    f, w, e, s, first_op = f.where(can), w.where(can), e[can], s[can], opens[w.value[can]]
-    first = np.maximum(times.begins(np.maximum(e, times.start[first_op] + w.out_ns)), w.after + 1)
-    last = np.minimum(times.started(s - w.in_ns), w.before)
-    return replace(f, opens=2 * first_op, first=2 * first, last=2 * last).where(first <= last)
+def _whole_copies(fluid: Fluid, times: Times) -> Fluid:
+    """Narrow the windows where nothing stalls: a buffer is off the device only between whole copies."""
+    gaps = fluid.w
+    ends, starts = times.end[gaps.after], times.start[gaps.before]
+    opens = np.full(int(gaps.value.max(initial=-1)) + 1, 2**61)  # of a value: the first gap that can hold both copies
+    alone = starts - ends >= gaps.in_ns + gaps.out_ns
+    np.minimum.at(opens, gaps.value[alone], gaps.after[alone] + 1)
+    can = opens[gaps.value] < 2**61
+    first_op, fluid, gaps, ends, starts = (
+        opens[gaps.value[can]],
+        fluid.where(can),
+        gaps.where(can),
+        ends[can],
+        starts[can],
+    )
+    first = np.maximum(times.begins(np.maximum(ends, times.start[first_op] + gaps.out_ns)), gaps.after + 1)
+    last = np.minimum(times.started(starts - gaps.in_ns), gaps.before)
+    return replace(fluid, opens=2 * first_op, first=2 * first, last=2 * last).where(first <= last)
 
 
 def _held(trace: Trace) -> I64:
     """Bytes held at each op, from a buffer's allocation through its last access: what comes after may be reused."""
-    n, b, last = trace.n, trace.buffers, trace.last_touch()
-    last[trace.eternal] = n - 1
-    mine = np.flatnonzero(~b.host & (last >= 0))
-    return around(b.start[mine], b.start[mine] + last[mine] + 1, b.size[mine], n)
+    ops, table, last = trace.n, trace.buffers, trace.last_touch()
+    last[trace.eternal] = ops - 1
+    counted = np.flatnonzero(~table.host & (last >= 0))
+    return around(table.start[counted], table.start[counted] + last[counted] + 1, table.size[counted], ops)
 
 
-def _covered(w: Windows, n: int) -> I64:
+def _covered(gaps: Windows, ops: int) -> I64:
     """Bytes at each op that lie in gaps."""
-    return around(w.after + 1, w.before, w.size, n)
+    return around(gaps.after + 1, gaps.before, gaps.size, ops)
 
 
-def _tiny(w: Windows, n: int, most: float) -> Bool:
+def _tiny(gaps: Windows, ops: int, most: float) -> Bool:
     """The smallest gaps, as many as cover at most `most` bytes at every op."""
-    order = np.argsort(w.size, kind="stable")
-    count = bisect_right(range(1, len(w) + 1), most, key=lambda k: float(_covered(w.where(order[:k]), n).max()))
-    tiny = np.zeros(len(w), np.bool_)
+    order = np.argsort(gaps.size, kind="stable")
+    counts = range(1, len(gaps) + 1)
+    count = bisect_right(counts, most, key=lambda some: float(_covered(gaps.where(order[:some]), ops).max()))
+    tiny = np.zeros(len(gaps), np.bool_)
     tiny[order[:count]] = True
     return tiny

@@ -1,4 +1,4 @@
-"""The program in whole numbers: at each breakpoint a buffer is away or it is not.
+"""The program in whole numbers: at each breakpoint a buffer is off the device or it is not.
 
 ::
 
@@ -25,7 +25,9 @@ from gpumem.swap.fluid.program import FluidProgram, expand
 from gpumem.swap.fluid.relax import Fluid
 from gpumem.trace import F64, I64
 
-FEWER = 0.01  # ns that all decisions cost: of equal solutions the one that swaps less
+# ns that all decisions cost together: of equal solutions the one that swaps less. Far below the 1 ns by which two plans
+# differ, so that no faster plan is lost.
+FEWER = 0.01
 
 
 class WholeProgram(FluidProgram):
@@ -34,7 +36,7 @@ class WholeProgram(FluidProgram):
     Parameters
     ----------
     host : int64[n], optional
-        Bytes that the host has room for at each op. What is away then is held there.
+        Bytes that the host can hold at each op. What is off the device then is held there.
     """
 
     def __init__(self, fluid: Fluid, breaks: I64, peak: int, limit: int, host: I64 | None = None) -> None:
@@ -49,40 +51,41 @@ class WholeProgram(FluidProgram):
             op, size = self.turns[self.place[mine]] // 2 % fluid.n, self.f.w.size[self.gap[mine]]
             self.rows.put(row[op], self.away[mine], size / peak)
 
-    def gone_at(self, x: F64) -> tuple[I64, I64]:
-        """Return what is away by a solution: gaps, and instants, ascending by both."""
-        mine = x[self.away] > 0.5
-        return self.active[self.gap[mine]], self.turns[self.place[mine]]
+    def gone_at(self, values: F64) -> tuple[I64, I64]:
+        """Return what is off the device by a solution: gaps, and instants, ascending by both."""
+        is_away = values[self.away] > 0.5
+        return self.active[self.gap[is_away]], self.turns[self.place[is_away]]
 
     def _copies_in(self) -> None:
-        """I: from the first breakpoint where the buffer may be away until it is back."""
-        f, w, stop = self.f, self.f.w, np.searchsorted(self.turns, self.f.closes + (not self.f.stalls))
+        """I: from the first breakpoint where the buffer may be off the device until it is back."""
+        fluid, windows, stop = self.f, self.f.w, np.searchsorted(self.turns, self.f.closes + (not self.f.stalls))
         gap, place, self.in_at = expand(self.begin, stop)
-        self.coming = self.rows.variables(self._alone(w.in_ns[gap], f.at(f.closes)[gap] - self.time[place]))
-        cost, row, same = w.in_ns[gap] / self.unit, self.in_row[place % self.k], gap[1:] == gap[:-1]
+        time_left = fluid.at(fluid.closes)[gap] - self.time[place]
+        self.coming = self.rows.variables(self._alone(windows.in_ns[gap], time_left))
+        cost, row, same = windows.in_ns[gap] / self.unit, self.in_row[place % self.k], gap[1:] == gap[:-1]
         self.rows.put(row, self.coming, cost)
         self.rows.put(row[:-1][same], self.coming[1:][same], -cost[:-1][same])
         self.rows.at_most(self.coming[1:][same], self.coming[:-1][same])
 
     def _copies_out(self) -> None:
-        """O: of each value, from when it is made to the last breakpoint where a gap of it may be away.
+        """O: of each value, from when it is made to the last breakpoint where a gap of it may be off the device.
 
         A value with one gap is copied in as far as it was copied out: the last O is the first I.
         """
-        f, w = self.f, self.f.w
-        _, one, self.value, gaps = np.unique(w.value, return_index=True, return_inverse=True, return_counts=True)
-        start, stop = np.searchsorted(self.turns, f.opens[one], side="right"), np.zeros(len(one), np.int64)
+        fluid, windows = self.f, self.f.w
+        _, one, self.value, gaps = np.unique(windows.value, return_index=True, return_inverse=True, return_counts=True)
+        start, stop = np.searchsorted(self.turns, fluid.opens[one], side="right"), np.zeros(len(one), np.int64)
         np.maximum.at(stop, self.value, self.end)
-        paid = w.out_ns[one] > 0
+        paid = windows.out_ns[one] > 0
         self.single, stop = (gaps == 1) & paid, np.where(paid, stop, start)
         value, place, self.out_at = expand(start, stop)
-        out = w.out_ns[one][value]
-        alone = self._alone(out, self.time[place] - f.at(f.opens[one])[value])
+        out = windows.out_ns[one][value]
+        alone = self._alone(out, self.time[place] - fluid.at(fluid.opens[one])[value])
         shared = self.single[value] & (place == stop[value] - 1)
         self.gone = np.empty(len(value), np.int64)
         self.gone[~shared] = self.rows.variables(alone[~shared])
         of = np.empty(len(one), np.int64)
-        of[self.value] = np.arange(len(w))  # the gap of a value that has one
+        of[self.value] = np.arange(len(windows))  # the gap of a value that has one
         gap = of[value[shared]]
         self.gone[shared] = self.coming[self.in_at[gap] + self.begin[gap]]
         cost, row, same = out / self.unit, self.out_row[(place - 1) % self.k], value[1:] == value[:-1]
@@ -105,14 +108,14 @@ class WholeProgram(FluidProgram):
         self.rows.at_most(self.away, coming)
 
     def _loads(self, most: float) -> None:
-        """The load, `most` of the peak: at the start of the op at each breakpoint, at the end of the op before it."""
-        f, w = self.f, self.f.w
-        for shift in (0,) if f.stalls else (0, 1):  # with stalls an odd breakpoint is the end of its op
-            row = self.rows.add(most - f.held[(self.breaks // 2 - shift) % f.n] / self.peak)
-            at = self.turns[self.place] // 2 - shift
-            here = (w.after[self.gap] < at) & (at < w.before[self.gap])
-            size = w.size[self.gap[here]] / self.peak
-            self.rows.put(row[self.place[here] % self.k], self.away[here], -size)
+        """Live bytes, at most `most` of the peak, at the start of a breakpoint's op, at the end of the op before."""
+        fluid, windows = self.f, self.f.w
+        for shift in (0,) if fluid.stalls else (0, 1):  # with stalls an odd breakpoint is the end of its op
+            row = self.rows.add(most - fluid.held[(self.breaks // 2 - shift) % fluid.n] / self.peak)
+            op = self.turns[self.place] // 2 - shift
+            is_inside = (windows.after[self.gap] < op) & (op < windows.before[self.gap])
+            size = windows.size[self.gap[is_inside]] / self.peak
+            self.rows.put(row[self.place[is_inside] % self.k], self.away[is_inside], -size)
 
 
 class PlacedProgram(WholeProgram):
@@ -121,15 +124,15 @@ class PlacedProgram(WholeProgram):
     Parameters
     ----------
     load : int64[n]
-        The load without swapping: that of a plan is at most the limit at every op.
+        The live bytes without swapping: that of a plan is at most the limit at every op.
     """
 
     def __init__(self, fluid: Fluid, peak: int, limit: int, load: I64, host: I64 | None = None) -> None:
         super().__init__(fluid, np.arange(2 * fluid.n), peak, limit)
-        w, count = self.f.w, self.f.w.before - self.f.w.after
+        windows, count = self.f.w, self.f.w.before - self.f.w.after
         self.first = np.cumsum(count) - count  # of each gap: where its ops begin, along `gaps` and `ops`
-        self.gaps = np.repeat(np.arange(len(w)), count)
-        self.ops = np.arange(len(self.gaps)) - self.first[self.gaps] + w.after[self.gaps] + 1
+        self.gaps = np.repeat(np.arange(len(windows)), count)
+        self.ops = np.arange(len(self.gaps)) - self.first[self.gaps] + windows.after[self.gaps] + 1
         ones = np.ones(len(self.gaps))
         self.released = self.rows.variables(ones, cost=FEWER / max(len(ones), 1), whole=True)
         self.fetched = self.rows.variables(ones, whole=True)
@@ -148,7 +151,7 @@ class PlacedProgram(WholeProgram):
         self.rows.at_most(self.released[final], self.fetched[final])
 
     def _only_then(self) -> None:
-        """A buffer is away only between release and fetch; at the end of an op, if the next one releases it."""
+        """A buffer is absent only between release and fetch; at the end of an op, if the next one releases it."""
         instant = self.turns[self.place]
         start = self.first[self.gap] + instant // 2 - self.f.w.after[self.gap] - 1  # of the op that it belongs to
         end = instant % 2
@@ -158,20 +161,21 @@ class PlacedProgram(WholeProgram):
         self.rows.put(row, self.fetched[start], 1.0)
 
     def _held(self, room: F64, sign: float) -> None:
-        """What a plan keeps away at an op, by the order of issue: the host has room for it, the device for the rest."""
+        """What a plan keeps away at an op, by the order of issue: the host can hold it, the device for the rest."""
         row = self.rows.add(room)
         inside = np.flatnonzero(self.ops < self.f.w.before[self.gaps])
         size, op = sign * self.f.w.size[self.gaps[inside]] / self.peak, self.ops[inside] % self.f.n
         self.rows.put(row[op], self.released[inside], size)
         self.rows.put(row[op], self.fetched[inside], -size)
 
-    def said(self, x: F64) -> tuple[I64, I64, I64]:
+    def said(self, values: F64) -> tuple[I64, I64, I64]:
         """Return what a solution says: the gaps that are swapped, their releases and their fetches."""
         size = len(self.f.w)
-        late = [np.bincount(self.gaps[x[columns] < 0.5], minlength=size) for columns in (self.released, self.fetched)]
-        mine = np.flatnonzero(np.bincount(self.gaps[x[self.released] > 0.5], minlength=size))
-        after = self.f.w.after[mine] + 1
-        return self.active[mine], after + late[0][mine], after + late[1][mine]
+        decided = (self.released, self.fetched)
+        late = [np.bincount(self.gaps[values[columns] < 0.5], minlength=size) for columns in decided]
+        swapped = np.flatnonzero(np.bincount(self.gaps[values[self.released] > 0.5], minlength=size))
+        after = self.f.w.after[swapped] + 1
+        return self.active[swapped], after + late[0][swapped], after + late[1][swapped]
 
     def forbid(self, gaps: I64, release: I64, fetch: I64, stall: float) -> None:
         """Say that whatever says just this stalls for so many ns.

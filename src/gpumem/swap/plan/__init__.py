@@ -1,8 +1,9 @@
 """The language of swapping: what a plan says, and what carrying it out does to a trace.
 
-Read `decisions` first (`Swap`, `Recompute`, `Hold`, `Variant`), then `plan` (`Plan.apply`), which calls `rewrite`: new
-buffers and ops. `values` says what an op made and what can be made again, `replay` which ops run again at a place and
-where they read and write; `_cuts` where buffers are cut and where copies and reruns go in issue order.
+Read `decisions` first (`Swap`, `Recompute`, `Hold`, `Variant`), then `plan` (`Plan.apply`), which calls `rewrite`. That
+goes by phases: `_cuts` checks what is decided, `_issue_order` says when it is issued, `_new_buffers` and `_new_ops`
+make the new trace. `values` says which op made what and what can be recomputed, `replay` which ops are recomputed at a
+place and where they read and write; `_plan_file` reads plans.
 """
 
 from typing import TYPE_CHECKING

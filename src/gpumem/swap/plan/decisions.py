@@ -83,11 +83,11 @@ class Swap:
 @strict_fields
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """Drop `buffer` after op `after`, and make its value again right before op `at`.
+    """Drop `buffer` after op `after`, and recompute its value right before op `at`.
 
-    `after` and `before` are consecutive accesses as in `Swap`, `after < at <= before < n`. What runs again is the last
-    whole write of the buffer through op `after` and each change in place after it; what these read and is not on the
-    device unchanged is made again in scratch. The reruns of all decisions with the same `at` are united.
+    `after` and `before` are consecutive accesses as in `Swap`, `after < at <= before < n`. What is recomputed is the
+    last whole write of the buffer through op `after` and each change in place after it; what these read and is not on
+    the device unchanged is recomputed in scratch. The recomputations of all decisions with the same `at` are united.
     """
 
     buffer: int
@@ -99,17 +99,17 @@ class Recompute:
 @strict_fields
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Keep what `buffer` holds after op `after` on the device until op `until` begins, so that reruns can read it.
+    """Keep what `buffer` holds after op `after` on the device until op `until` begins, for recomputations to read.
 
     Parameters
     ----------
     buffer : int
     until : int
-        Reruns right before this op can still read it.
+        Recomputations right before this op can still read it.
     after : int
         An op that accesses the buffer; the last one where left out, and `at` as well.
     at : int
-        The value is made again right before this op, beside what the buffer holds then. Left out, it is there still.
+        The value is recomputed right before this op, beside what the buffer holds then. Left out, it is there still.
 
     Notes
     -----
@@ -133,7 +133,8 @@ class Hold:
 class Variant:
     """Run op `op` by another implementation: `name`, `duration` in ns, `workspace` in bytes.
 
-    `at`: only its rerun right before op `at`. Left out, the recorded run, and all reruns that have none of their own.
+    `at`: only its recomputation right before op `at`. Left out, the recorded run, and all recomputations that have none
+    of their own.
     """
 
     op: int

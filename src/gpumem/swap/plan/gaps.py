@@ -31,7 +31,7 @@ class Spans(Shown):
 
     def rows(self, n: int) -> dict[tuple[int, int], int]:
         """Return the row of each gap by its buffer and by its first access in the iteration of `n` ops."""
-        return {gap: k for k, gap in enumerate(zip(self.buffer.tolist(), (self.after % n).tolist()))}
+        return {gap: row for row, gap in enumerate(zip(self.buffer.tolist(), (self.after % n).tolist()))}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -68,31 +68,31 @@ def gaps(trace: Trace) -> Gaps:
     >>> found.after, found.before, found.value
     (array([0, 1, 2]), array([1, 2, 3]), array([0, 0, 1]))
     """
-    n, b, touched = trace.n, trace.buffers, trace.accesses()
+    n, table, touched = trace.n, trace.buffers, trace.accesses()
     buffer, op = touched.op.rows(), touched.op.idx
-    life = (op - b.start[buffer]) % n
+    life = (op - table.start[buffer]) % n
     order = np.lexsort((life, buffer))
     buffer, op, life, write = buffer[order], op[order], life[order], touched.writes[order].astype(np.int64)
-    total = np.bincount(buffer, write, len(b)).astype(np.int64)
+    total = np.bincount(buffer, write, len(table)).astype(np.int64)
     epoch = np.cumsum(write) - np.concatenate([[0], np.cumsum(total)])[buffer]  # writes of this lifetime so far
 
     final = np.diff(buffer, append=-1) != 0
     following = np.where(final, np.searchsorted(buffer, buffer), np.arange(1, len(buffer) + 1))
     forever, writes = trace.eternal[buffer], total[buffer]
-    keep = ~b.host[buffer] & (~final | forever)
+    is_gap = ~table.host[buffer] & (~final | forever)
     goes_on = forever & (writes > 0) & (epoch == 0)  # what was written last in the iteration before
     key = buffer * (total.max(initial=0) + 1) + np.where(goes_on, writes, epoch)
     value = np.zeros(len(key), np.int64)
-    value[keep] = np.unique(key[keep], return_inverse=True)[1]
+    value[is_gap] = np.unique(key[is_gap], return_inverse=True)[1]
     return Gaps(
-        buffer,
-        op,
-        op + life[following] - life + n * final,
-        b.size[buffer],
-        value,
-        b.start[buffer] + life + n * goes_on,
-        forever & (writes == 0),
-    ).where(keep)
+        buffer=buffer,
+        after=op,
+        before=op + life[following] - life + n * final,
+        size=table.size[buffer],
+        value=value,
+        since=table.start[buffer] + life + n * goes_on,
+        constant=forever & (writes == 0),
+    ).where(is_gap)
 
 
 def needs_copy_out(chosen: Gaps) -> Bool:
@@ -120,7 +120,7 @@ def straddle(found: Gaps, ops: Bool) -> Bool:
 
 
 def without(load: I64, found: Gaps) -> I64:
-    """Return the load with the buffer of each gap absent over the whole of it."""
+    """Return the live bytes with the buffer of each gap absent over the whole of it."""
     return load - around(found.after + 1, found.before, found.size, len(load))
 
 
@@ -164,11 +164,11 @@ def windows(trace: Trace, machine: Machine) -> Windows:
     >>> found.after, found.before  # between ops 1 and 2, and 2 and 3, there is none
     (array([3]), array([5]))
     """
-    g = gaps(trace)
-    opens = np.full(len(g), np.iinfo(np.int64).max)
-    np.minimum.at(opens, g.value, g.since)
-    out_ns, in_ns = np.where(g.constant, 0, machine.out.copy_ns(g.size)), machine.into.copy_ns(g.size)
-    before, same = g.since + g.before - g.after, (g.size, g.value, g.since, g.constant)
-    w = Windows(g.buffer, g.since, before, *same, opens[g.value], out_ns, in_ns)
-    w = w.where((g.size > 0) & (g.before > g.after + 1))
-    return w.where(np.lexsort((w.after, w.value)))
+    every = gaps(trace)
+    opens = np.full(len(every), np.iinfo(np.int64).max)
+    np.minimum.at(opens, every.value, every.since)
+    out_ns, in_ns = np.where(every.constant, 0, machine.out.copy_ns(every.size)), machine.into.copy_ns(every.size)
+    before, same = every.since + every.before - every.after, (every.size, every.value, every.since, every.constant)
+    candidates = Windows(every.buffer, every.since, before, *same, opens[every.value], out_ns, in_ns)
+    candidates = candidates.where((every.size > 0) & (every.before > every.after + 1))
+    return candidates.where(np.lexsort((candidates.after, candidates.value)))

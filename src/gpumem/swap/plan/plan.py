@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import reprlib
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown, frame
-from gpumem.base.names import one_of
+from gpumem.swap.plan._plan_file import FORMAT, read_plan
 from gpumem.swap.plan.decisions import KINDS, Decision, Hold, Recompute, Swap, Variant
 from gpumem.swap.plan.rewrite import Carried, rewrite
 from gpumem.trace import Trace
@@ -21,14 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["Decision", "Hold", "Plan", "Recompute", "Swap", "Variant"]
 
 _UNITS = {"duration": "duration_ns", "workspace": "workspace_bytes"}  # of columns that are no ops
-FORMAT = "gpumem.plan/1"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan(Shown):
     """Decisions for one iteration of `n` ops, in the order in which ties are broken.
 
-    `blocking`: the host waits for each copy of the plan before it hands over the next op, as a system does that has no
+    `blocking`: the host waits for each copy of the plan before it launches the next op, as a system does that has no
     copies beside kernels (see `gpumem.simulator.simulate`).
 
     Examples
@@ -56,7 +54,7 @@ class Plan(Shown):
         return cls(tuple(decisions), trace.n, trace.name, blocking)
 
     def _facts(self) -> Facts:
-        count = {name: sum(isinstance(d, kind) for d in self.decisions) for name, kind in KINDS.items()}
+        count = {name: sum(isinstance(decision, kind) for decision in self.decisions) for name, kind in KINDS.items()}
         more: dict[str, object] = {"recomputations": count["recompute"]}
         more |= {f"{name}s": count[name] for name in ("hold", "variant") if count[name]}
         more |= {"copies": "blocking"} if self.blocking else {}
@@ -66,21 +64,26 @@ class Plan(Shown):
         """Return a table with a row a decision; needs `gpumem[pandas]`.
 
         `kind` (`swap`, `recompute`, `hold` or `variant`), and the fields of all kinds: `<NA>` where a kind has none.
-        Ops count in the iteration; `duration_ns` and `workspace_bytes` are a variant's; `at` is there for a rerun's.
+        Ops count in the iteration; `duration_ns` and `workspace_bytes` are a variant's; `at` is there for a
+        recomputation's.
         """
         names = {kind: name for name, kind in KINDS.items()}
-        whole = [f.name for f in dict.fromkeys(f for kind in KINDS.values() for f in fields(kind)) if f.type == "int"]
-        columns = {name: [getattr(d, name, -1) for d in self.decisions] for name in dict.fromkeys(whole)}
-        rows: dict[str, Any] = {"kind": [names[type(d)] for d in self.decisions]}
+        whole = [
+            field.name
+            for field in dict.fromkeys(field for kind in KINDS.values() for field in fields(kind))
+            if field.type == "int"
+        ]
+        columns = {name: [getattr(decision, name, -1) for decision in self.decisions] for name in dict.fromkeys(whole)}
+        rows: dict[str, Any] = {"kind": [names[type(decision)] for decision in self.decisions]}
         rows |= {_UNITS.get(name, name): column for name, column in columns.items()}
         table = frame(rows, index="decision", absent=-1, among=[name for name in rows if name != "kind"])
-        table["name"] = [getattr(d, "name", "") for d in self.decisions]
+        table["name"] = [getattr(decision, "name", "") for decision in self.decisions]
         return table
 
     @property
     def swaps(self) -> tuple[Swap, ...]:
         """The swaps among the decisions."""
-        return tuple(d for d in self.decisions if isinstance(d, Swap))
+        return tuple(decision for decision in self.decisions if isinstance(decision, Swap))
 
     @strict
     def apply(self, trace: Trace) -> Trace:
@@ -88,10 +91,10 @@ class Plan(Shown):
 
         A swapped buffer becomes shorter device buffers, a host buffer for each value that it keeps there,
         and copies on the streams `d2h` and `h2d`. At one place the copies out come first, ties in plan
-        order; then come the reruns of that place, in recorded order. A copy-out is left away where the host still
-        holds the value: nothing wrote the buffer since an earlier copy-out. A rerun leaves statistics alone. Of a
-        random op that runs again the host keeps 16 bytes, its generator's state, from the op to its last rerun. The
-        new trace's `of` composes with the old one's.
+        order; then come the recomputations of that place, in recorded order. A copy-out is left out where the host
+        still holds the value: nothing wrote the buffer since an earlier copy-out. A recomputation leaves statistics
+        alone. Of a random op that is recomputed the host keeps 16 bytes, its generator's state, from the op to its last
+        recomputation. The new trace's `of` composes with the old one's.
 
         Raises
         ------
@@ -100,8 +103,8 @@ class Plan(Shown):
 
         Notes
         -----
-        O((n + d) log (n + d) + accesses) for d decisions and reruns. A lifetime is shortened by its gaps, and where a
-        `Hold` drops its dead tail; it is lengthened by a `Hold`, by nothing else. What no decision names stays.
+        O((n + d) log (n + d) + accesses) for d decisions and recomputations. A lifetime is shortened by its gaps, and
+        where a `Hold` drops its dead tail; it is lengthened by a `Hold`, by nothing else. What no decision names stays.
         """
         return self.carried(trace).trace
 
@@ -121,15 +124,15 @@ class Plan(Shown):
         return rewrite(trace, self.decisions, blocking=self.blocking)
 
     def _known(self) -> None:
-        for i, decision in enumerate(self.decisions):
+        for rank, decision in enumerate(self.decisions):
             if not isinstance(decision, Decision):
-                raise TypeError(f"plan: decision {i}: {decision!r:.60} is no Swap, Recompute, Hold or Variant")
+                raise TypeError(f"plan: decision {rank}: {decision!r:.60} is no Swap, Recompute, Hold or Variant")
 
     def to_json(self) -> str:
         """Return the plan as JSON, one decision a line."""
         self._known()
         names = {kind: name for name, kind in KINDS.items()}
-        rows = [json.dumps({"kind": names[type(d)], **_fields(d)}) for d in self.decisions]
+        rows = [json.dumps({"kind": names[type(decision)], **_fields(decision)}) for decision in self.decisions]
         head = f'"format": "{FORMAT}", "trace": {json.dumps(self.trace)}, "n": {self.n}'
         head += ', "blocking": true' if self.blocking else ""
         return "{" + head + ', "decisions": [\n' + ",\n".join(rows) + "\n]}\n"
@@ -144,42 +147,12 @@ class Plan(Shown):
         ValueError
             Not JSON, not a plan, a decision of an unknown kind or with a wrong field.
         """
-        try:
-            file = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"plan: not JSON ({error}): {reprlib.repr(text)}") from None
-        given = file.get("format") if isinstance(file, dict) else None
-        if given != FORMAT:
-            raise ValueError(f"plan: format {given!r} is not {FORMAT!r}")
-        rows, n, blocking = file.get("decisions"), file.get("n", 0), file.get("blocking", False)
-        if not isinstance(rows, list) or type(n) is not int or n < 0:
-            raise ValueError("plan: `decisions` must be a list and `n` a number of ops")
-        if type(blocking) is not bool:
-            raise ValueError(f"plan: blocking {blocking!r:.60} is neither true nor false")
-        return cls(tuple(_decision(i, row) for i, row in enumerate(rows)), n, str(file.get("trace", "")), blocking)
+        file = read_plan(text)
+        return cls(file.to_decisions(), file.n, file.trace, file.blocking)
 
 
-def _fields(d: Decision) -> dict[str, Any]:
+def _fields(decision: Decision) -> dict[str, Any]:
     """The fields of a decision, but for those that are left out."""
-    return {f.name: value for f in fields(d) if (value := getattr(d, f.name)) != f.default}
-
-
-def _decision(i: int, row: Any) -> Decision:
-    if not isinstance(row, dict) or "kind" not in row:
-        raise ValueError(f"plan: decision {i}: {row!r:.60} has no kind; there are {', '.join(KINDS)}")
-    kind = str(row["kind"])
-    if kind not in KINDS:
-        raise ValueError(f"plan: decision {i}: kind {kind!r} is unknown; there are {', '.join(KINDS)}")
-    for key in row:
-        one_of(f"plan: decision {i} ({kind})", key, ["kind", *(f.name for f in fields(KINDS[kind]))])
-    for field in fields(KINDS[kind]):
-        if field.name not in row:
-            if field.default is MISSING:
-                raise ValueError(f"plan: decision {i} ({kind}): `{field.name}` is missing")
-            continue
-        value = row[field.name]
-        if field.type == "str" and not isinstance(value, str):
-            raise ValueError(f"plan: decision {i} ({kind}): {field.name} {value!r} is not text")
-        if field.type == "int" and not (type(value) is int and 0 <= value < 2**62):
-            raise ValueError(f"plan: decision {i} ({kind}): {field.name} {value!r} is not an integer in [0, 2**62)")
-    return KINDS[kind](**{name: value for name, value in row.items() if name != "kind"})
+    return {
+        field.name: value for field in fields(decision) if (value := getattr(decision, field.name)) != field.default
+    }

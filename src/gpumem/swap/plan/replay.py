@@ -1,4 +1,4 @@
-"""Reruns at one place: which ops run again there, and where each of them reads and writes.
+"""Recomputations at one place: which ops are recomputed there, and where each of them reads and writes.
 
 All decisions with the same `at` are united: each op runs once, in recorded order, so that every read finds the version
 it found before. What is on the device unchanged is read there; whatever else is needed is made in scratch first::
@@ -21,13 +21,21 @@ from gpumem.swap.plan.decisions import Hold, Recompute, Swap
 from gpumem.swap.plan.values import ANYWAY, FINE, NOT_LEFT, REASONS, Origins
 from gpumem.trace import I64, Bool, Trace
 
+# In place of a value's whole write, an op from 0 on: it is read in its buffer, or in the piece held beside it.
 ON_DEVICE, HELD = -1, -2
-FREE, DEAR, CHANGED = -1, -2, -3  # nothing stops a closure; it takes too much time; it changes what it should leave
-DENSE = 32  # ops for each marked one, up to which marks are read in order
+# How a closure ends, in place of the read from 0 on that is in the way: nothing is; its ops take longer than allowed;
+# it changes a version that it should leave.
+FREE, DEAR, CHANGED = -1, -2, -3
+# Marks are read in order where they span at most so many ops for each marked one, else the marked ops are sorted.
+# Not tuned: either way gives the same ops.
+DENSE = 32
+# The columns of `Closure.used`, and of `Closure.place`.
+MARKED, PENDING, CHAINS, TIME, LOOKED_AT = range(5)
+SUNK, CAUSE = range(2)
 
 
 class Refused(ValueError):
-    """Values cannot be made again; the message names the obstacle, and why: the text in `REASONS` at index `why`."""
+    """Values cannot be recomputed; the message names the obstacle, and why: the text in `REASONS` at index `why`."""
 
     def __init__(self, what: str, why: int) -> None:
         super().__init__(f"{what}: {REASONS[why]}")
@@ -42,7 +50,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """An op that runs again, and the values that it reads and writes."""
+    """An op that is recomputed, and the values that it reads and writes."""
 
     op: int
     reads: tuple[Value, ...]
@@ -50,7 +58,7 @@ class Rerun:
 
 
 class Touches(NamedTuple):
-    """Which of the reruns of a place write a value first and last, and which touches it last."""
+    """Which of the recomputations of a place write a value first and last, and which touches it last."""
 
     write: int
     last_write: int
@@ -59,29 +67,29 @@ class Touches(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """All that runs again right before op `place`, and the values that come back to their buffers there."""
+    """All that is recomputed right before op `place`, and the values that come back to their buffers there."""
 
     place: int
     wanted: frozenset[Value]
     held: Mapping[Value, int]  # what stays beside them, and before which op that ends
     reruns: tuple[Rerun, ...]
-    spans: Mapping[Value, Touches]  # of each value made here: which of the reruns touch it
+    spans: Mapping[Value, Touches]  # of each value made here: which of the recomputations touch it
 
     @property
     def sources(self) -> frozenset[int]:
         """The buffers that are read on the device as they are there."""
-        return frozenset(v.buffer for rerun in self.reruns for v in rerun.reads if v.whole == ON_DEVICE)
+        return frozenset(value.buffer for rerun in self.reruns for value in rerun.reads if value.whole == ON_DEVICE)
 
 
 def _spans(reruns: Iterable[Rerun]) -> dict[Value, Touches]:
-    found: dict[Value, Touches] = {}
-    for k, rerun in enumerate(reruns):
+    touches: dict[Value, Touches] = {}
+    for row, rerun in enumerate(reruns):
         for value in rerun.reads:
             if value.whole >= 0:
-                found[value] = found[value]._replace(touch=k)
+                touches[value] = touches[value]._replace(touch=row)
         for value in rerun.writes:
-            found[value] = Touches(found[value].write if value in found else k, k, k)
-    return found
+            touches[value] = Touches(touches[value].write if value in touches else row, row, row)
+    return touches
 
 
 class Present(NamedTuple):
@@ -93,7 +101,7 @@ class Present(NamedTuple):
 
 
 class Device:
-    """What a plan leaves on the device at the place before an op: its copies have been issued, no rerun has run."""
+    """What a plan leaves on the device at the place before an op: after its copies, before its recomputations."""
 
     def __init__(self, trace: Trace, values: Origins, decisions: Iterable[Swap | Recompute | Hold] = ()) -> None:
         self.n, self.name, self.values = trace.n, trace.ops.name, values
@@ -105,27 +113,29 @@ class Device:
 
     def decide(self, decisions: Iterable[Swap | Recompute | Hold]) -> None:
         """Carry out more decisions; a `Hold` between two accesses comes with the `Recompute` that drops it."""
-        spans, pieces, given, left = [], [], list(decisions), self.values.left
-        later = {(d.buffer, d.after): d.until for d in given if isinstance(d, Hold) and d.at < 0}
-        for d in given:
-            if isinstance(d, Swap):
-                spans.append((d.buffer, d.release, d.prefetch - d.release))
-            elif isinstance(d, Recompute):
-                first = later.get((d.buffer, d.after), d.after) + 1
-                spans.append((d.buffer, first, d.at - first))
-            elif d.at >= 0:
-                pieces.append((d.buffer, int(left.stop[self.values.after(d.buffer, d.after)]), d.at, d.until))
-            elif self.is_last(d):
-                self.until[d.buffer] = d.until
-                end = int(self.end[d.buffer])
-                if d.until < end:
-                    spans.append((d.buffer, d.until + 1, end - 1 - d.until))
+        spans, pieces, decisions = [], [], list(decisions)
+        holds = (decision for decision in decisions if isinstance(decision, Hold))
+        later = {(hold.buffer, hold.after): hold.until for hold in holds if hold.at < 0}
+        for decision in decisions:
+            if isinstance(decision, Swap):
+                spans.append((decision.buffer, decision.release, decision.prefetch - decision.release))
+            elif isinstance(decision, Recompute):
+                first = later.get((decision.buffer, decision.after), decision.after) + 1
+                spans.append((decision.buffer, first, decision.at - first))
+            elif decision.at >= 0:
+                version = int(self.values.left.stop[self.values.after(decision.buffer, decision.after)])
+                pieces.append((decision.buffer, version, decision.at, decision.until))
+            elif self.is_last(decision):
+                self.until[decision.buffer] = decision.until
+                end = int(self.end[decision.buffer])
+                if decision.until < end:
+                    spans.append((decision.buffer, decision.until + 1, end - 1 - decision.until))
         self.away = np.append(self.away, np.array(spans, np.int64).reshape(len(spans), 3).T, axis=1)
         self.pieces = np.append(self.pieces, np.array(pieces, np.int64).reshape(len(pieces), 4).T, axis=1)
 
-    def is_last(self, d: Hold) -> bool:
+    def is_last(self, hold: Hold) -> bool:
         """Whether a buffer is held from the last access of its lifetime on."""
-        return d.after in (-1, self.values.last_access(d.buffer))
+        return hold.after in (-1, self.values.last_access(hold.buffer))
 
     def called(self, op: int) -> str:
         """Return the name of an op in brackets, if it has one."""
@@ -138,90 +148,98 @@ class Device:
         away[buffer[(place - first) % self.n < length]] = True
         away[list(wanted)] = True
         buffer, version, at, until = self.pieces
-        mine = (at < place) & (place <= until)
-        kept[buffer[mine]] = version[mine]
+        is_held = (at < place) & (place <= until)
+        kept[buffer[is_held]] = version[is_held]
         return Present(away, self.until, kept)
 
     def closure(self, wanted: Sequence[Recompute | Hold], place: int) -> tuple[I64, Present]:
-        """Return the ops that run again, ascending, and what is there; raise `Refused` where there is no way."""
-        v, there = self.values, self.present(place, [d.buffer for d in wanted if isinstance(d, Recompute)])
-        rows = np.array([v.after(d.buffer, d.after) for d in wanted], np.int64)
-        for d, row in zip(wanted, rows.tolist()):
-            if v.left.why[row] != FINE:
-                raise Refused(f"what buffer {d.buffer} holds after op {d.after}{self.called(d.after)}", v.left.why[row])
-        again = np.zeros(self.n, np.bool_)
-        stuck, op = closure(v, v.left.first[rows], v.left.stop[rows], place, *there, again)
-        if stuck == CHANGED:
-            what = f"what buffer {wanted[op].buffer} holds after op {wanted[op].after}{self.called(wanted[op].after)}"
-            raise Refused(what, NOT_LEFT)
-        if stuck >= 0:
-            b, why = int(v.read[stuck]), int(v.found.why[stuck])
-            what = f"op {op}{self.called(op)} needs buffer {b} as it was, which is gone or changed by then"
-            raise Refused(what, why)
-        return np.flatnonzero(again), there
+        """Return the ops to recompute, ascending, and what is there; raise `Refused` where that is impossible."""
+        values, there = (
+            self.values,
+            self.present(place, [decision.buffer for decision in wanted if isinstance(decision, Recompute)]),
+        )
+        rows = np.array([values.after(decision.buffer, decision.after) for decision in wanted], np.int64)
+        for decision, row in zip(wanted, rows.tolist()):
+            if values.left.why[row] != FINE:
+                raise Refused(
+                    f"what buffer {decision.buffer} holds after op {decision.after}{self.called(decision.after)}",
+                    values.left.why[row],
+                )
+        recomputed = np.zeros(self.n, np.bool_)
+        obstacle, op = closure(values, values.left.first[rows], values.left.stop[rows], place, *there, recomputed)
+        if obstacle == CHANGED:
+            value = f"what buffer {wanted[op].buffer} holds after op {wanted[op].after}{self.called(wanted[op].after)}"
+            raise Refused(value, NOT_LEFT)
+        if obstacle >= 0:
+            buffer, why = int(values.read[obstacle]), int(values.found.why[obstacle])
+            value = (
+                f"op {op}{self.called(op)} needs buffer {buffer} as it was, which is off the device or changed by then"
+            )
+            raise Refused(value, why)
+        return np.flatnonzero(recomputed), there
 
 
 class Closure(NamedTuple):
     """What a closure has marked so far; lists beside the marks, so that nobody clears or scans all ops for a few."""
 
-    again: Bool  # n: the op runs again
-    op: I64  # n: the marked ops, in the order of marking; used[0] of them
-    todo: I64  # n: those whose reads are to be looked at; used[1] of them
+    again: Bool  # n: the op is recomputed
+    op: I64  # n: the marked ops, in the order of marking; used[MARKED] of them
+    todo: I64  # n: those whose reads are to be looked at; used[PENDING] of them
     reach: I64  # as `Origins.writer`: how far the chain that begins there is marked
-    begun: I64  # where marked chains begin; used[2] of them
-    used: I64  # 5: the fourth is the time of the marked ops; the fifth counts what was looked at, for tests
-    place: I64  # 2: to where a closure has sunk, and the first read that made it
+    begun: I64  # where marked chains begin; used[CHAINS] of them
+    used: I64  # counts of marked and of pending ops, and of chains; ns of the marked ops; steps taken, for tests
+    place: I64  # to where a closure has sunk, and the first read that made it
 
 
 @inner
 def marks(again: Bool, writers: int) -> Closure:
     """Return room for a closure; `again` is False everywhere."""
-    n = len(again)
-    op, todo, used = np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(5, np.int64)
+    ops = len(again)
+    marked, todo, counts = np.empty(ops, np.int64), np.empty(ops, np.int64), np.zeros(5, np.int64)
     return Closure(
-        again, op, todo, np.zeros(writers, np.int64), np.empty(writers, np.int64), used, np.zeros(2, np.int64)
+        again, marked, todo, np.zeros(writers, np.int64), np.empty(writers, np.int64), counts, np.zeros(2, np.int64)
     )
 
 
 @inner
-def clear(m: Closure) -> None:
+def clear(marked: Closure) -> None:
     """Forget what is marked, in as many steps as there are marks."""
-    for k in range(m.used[0]):
-        m.again[m.op[k]] = False
-    for k in range(m.used[2]):
-        m.reach[m.begun[k]] = 0
-    m.used[:4] = 0
+    for row in range(marked.used[MARKED]):
+        marked.again[marked.op[row]] = False
+    for row in range(marked.used[CHAINS]):
+        marked.reach[marked.begun[row]] = 0
+    marked.used[: TIME + 1] = 0
 
 
 @inner
-def ascending(m: Closure) -> I64:
+def ascending(marked: Closure) -> I64:
     """The marked ops, in order: few are sorted; of many that lie together the marks are read, which is quicker."""
-    mine = m.op[: m.used[0]]
-    if len(mine) == 0:
-        return mine
-    low, high = mine.min(), mine.max() + 1
-    if high - low > DENSE * len(mine):
-        return np.sort(mine)
-    read: I64 = low + np.flatnonzero(m.again[low:high])
+    ops = marked.op[: marked.used[MARKED]]
+    if len(ops) == 0:
+        return ops
+    low, high = ops.min(), ops.max() + 1
+    if high - low > DENSE * len(ops):
+        return np.sort(ops)
+    read: I64 = low + np.flatnonzero(marked.again[low:high])
     return read
 
 
 @jit
-def closure(
-    v: Origins, first: I64, stop: I64, place: int, absent: Bool, until: I64, kept: I64, again: Bool
+def closure(  # noqa: PLR0917  compiled: no keyword-only parameters
+    origins: Origins, first: I64, stop: I64, place: int, absent: Bool, until: I64, kept: I64, again: Bool
 ) -> tuple[int, int]:
     """Mark in `again` what makes the versions `writer[first[k]:stop[k]]`, and all that is needed for it.
 
     `absent`, `until`, `kept`: of `Present`. Return `FREE` twice; the read, and its op, of what is neither there nor can
     be made; or `CHANGED` and which version does not stay as it should, since a later one is made of it there.
     """
-    m, free = marks(again, len(v.writer)), np.zeros(len(again), np.int64)
-    return chase(v, first, stop, place, place, absent, until, kept, m, free, 0)
+    marked, no_time = marks(again, len(origins.writer)), np.zeros(len(again), np.int64)
+    return chase(origins, first, stop, place, place, absent, until, kept, marked, no_time, 0)
 
 
 @inner
-def chase(
-    v: Origins,
+def chase(  # noqa: C901, PLR0913, PLR0917  compiled: columns of a record are looked up at each use, and cost time
+    origins: Origins,
     first: I64,
     stop: I64,
     place: int,
@@ -229,7 +247,7 @@ def chase(
     absent: Bool,
     until: I64,
     kept: I64,
-    m: Closure,
+    marked: Closure,
     duration: I64,
     most: int,
 ) -> tuple[int, int]:
@@ -238,59 +256,62 @@ def chase(
     What is not there sinks `place` as far as it is there, down to `least`. The marks are then those of higher places,
     which will do for the lower: it has all on the device that these have.
     """
-    m.place[0], m.place[1] = place, FREE
-    read_ptr, read, last, dies = v.read_ptr, v.read, v.last, v.dies
-    found_first, found_stop, why = v.found.first, v.found.stop, v.found.why
-    for k in range(len(first)):
-        _mark(v.writer, first[k], stop[k], m, duration, most)
-    while m.used[1] > 0 and m.used[3] <= most:
-        m.used[1] -= 1
-        x = m.todo[m.used[1]]
-        m.used[4] += read_ptr[x + 1] - read_ptr[x] + 1
-        for k in range(read_ptr[x], read_ptr[x + 1]):
-            b = read[k]
-            if is_there(place, last[k], dies[k], absent[b], until[b]):
+    marked.place[SUNK], marked.place[CAUSE] = place, FREE
+    read_ptr, read, last, dies = origins.read_ptr, origins.read, origins.last, origins.dies
+    found_first, found_stop, why = origins.found.first, origins.found.stop, origins.found.why
+    for row in range(len(first)):
+        _mark(origins.writer, first[row], stop[row], marked, duration=duration, most=most)
+    while marked.used[PENDING] > 0 and marked.used[TIME] <= most:
+        marked.used[PENDING] -= 1
+        op = marked.todo[marked.used[PENDING]]
+        marked.used[LOOKED_AT] += read_ptr[op + 1] - read_ptr[op] + 1
+        for row in range(read_ptr[op], read_ptr[op + 1]):
+            buffer = read[row]
+            if is_there(place, last[row], dies=dies[row], absent=absent[buffer], until=until[buffer]):
                 continue
-            if is_kept(x, last[k], dies[k], found_stop[k], kept[b]):
+            if is_kept(op, last[row], dies=dies[row], stop=found_stop[row], kept=kept[buffer]):
                 continue
-            if why[k] != 0:
-                sunk = -1 if absent[b] else last[k]
+            if why[row] != 0:
+                sunk = -1 if absent[buffer] else last[row]
                 if sunk < least:
-                    return k, x
-                if m.place[1] == FREE:
-                    m.place[1] = k
-                m.place[0] = place = min(place, sunk)
+                    return row, op
+                if marked.place[CAUSE] == FREE:
+                    marked.place[CAUSE] = row
+                marked.place[SUNK] = place = min(place, sunk)
                 continue
-            _mark(v.writer, found_first[k], found_stop[k], m, duration, most)
-    if m.used[3] > most:
+            _mark(origins.writer, found_first[row], found_stop[row], marked, duration=duration, most=most)
+    if marked.used[TIME] > most:
         return DEAR, DEAR
-    for k in range(len(first)):
-        if m.reach[first[k]] > stop[k]:
-            return CHANGED, k
-        after = stop[k]  # an op that runs again for another result changes it too, though nobody wants what it leaves
-        if after < len(v.writer) and v.goes_on[after] and m.again[v.writer[after]]:
-            return CHANGED, k
+    for row in range(len(first)):
+        if marked.reach[first[row]] > stop[row]:
+            return CHANGED, row
+        # An op recomputed for another of its results changes this version too, wanted or not.
+        after = stop[row]
+        if after < len(origins.writer) and origins.goes_on[after] and marked.again[origins.writer[after]]:
+            return CHANGED, row
     return FREE, FREE
 
 
 @inner
-def _mark(writer: I64, first: int, stop: int, m: Closure, duration: I64, most: int) -> None:
+def _mark(  # noqa: PLR0917  compiled: no keyword-only parameters
+    writer: I64, first: int, stop: int, marked: Closure, duration: I64, most: int
+) -> None:
     """Mark the ops of a chain; of one that begins with the same op only what is longer, or long ones cost a square."""
-    if m.reach[first] == 0:
-        m.begun[m.used[2]] = first
-        m.used[2] += 1
-    for k in range(max(first, m.reach[first]), stop):
-        if m.used[3] > most:
+    if marked.reach[first] == 0:
+        marked.begun[marked.used[CHAINS]] = first
+        marked.used[CHAINS] += 1
+    for row in range(max(first, marked.reach[first]), stop):
+        if marked.used[TIME] > most:
             return
-        x = writer[k]
-        m.used[4] += 1
-        if not m.again[x]:
-            m.again[x] = True
-            m.op[m.used[0]] = m.todo[m.used[1]] = x
-            m.used[0] += 1
-            m.used[1] += 1
-            m.used[3] += duration[x]
-    m.reach[first] = max(m.reach[first], stop)
+        op = writer[row]
+        marked.used[LOOKED_AT] += 1
+        if not marked.again[op]:
+            marked.again[op] = True
+            marked.op[marked.used[MARKED]] = marked.todo[marked.used[PENDING]] = op
+            marked.used[MARKED] += 1
+            marked.used[PENDING] += 1
+            marked.used[TIME] += duration[op]
+    marked.reach[first] = max(marked.reach[first], stop)
 
 
 @jit
@@ -306,62 +327,69 @@ def is_kept(op: int, last: int, dies: bool, stop: int, kept: int) -> bool:
 
 
 @jit
-def sources(v: Origins, ops: I64, place: int, absent: Bool, until: I64, kept: I64) -> tuple[I64, I64, I64]:
-    """The values that `ops` read when they run again: rows of buffers and of whole writes, `ON_DEVICE`, or `HELD`."""
+def sources(  # noqa: PLR0917  compiled: no keyword-only parameters
+    origins: Origins, ops: I64, place: int, absent: Bool, until: I64, kept: I64
+) -> tuple[I64, I64, I64]:
+    """The values that `ops` read when recomputed: rows of buffers and of whole writes, `ON_DEVICE`, or `HELD`."""
     ptr = np.zeros(len(ops) + 1, np.int64)
-    for i in range(len(ops)):
-        ptr[i + 1] = ptr[i] + v.read_ptr[ops[i] + 1] - v.read_ptr[ops[i]]
+    for row in range(len(ops)):
+        ptr[row + 1] = ptr[row] + origins.read_ptr[ops[row] + 1] - origins.read_ptr[ops[row]]
     buffer, whole = np.empty(ptr[-1], np.int64), np.full(ptr[-1], ON_DEVICE)
-    for i in range(len(ops)):
-        for j in range(ptr[i + 1] - ptr[i]):
-            k = v.read_ptr[ops[i]] + j
-            b = buffer[ptr[i] + j] = v.read[k]
-            if is_there(place, v.last[k], v.dies[k], absent[b], until[b]):
+    for row in range(len(ops)):
+        for step in range(ptr[row + 1] - ptr[row]):
+            read = origins.read_ptr[ops[row]] + step
+            source = buffer[ptr[row] + step] = origins.read[read]
+            if is_there(place, origins.last[read], dies=origins.dies[read], absent=absent[source], until=until[source]):
                 continue
-            held = is_kept(ops[i], v.last[k], v.dies[k], v.found.stop[k], kept[b])
-            whole[ptr[i] + j] = HELD if held else v.writer[v.found.first[k]]
+            held = is_kept(ops[row], origins.last[read], origins.dies[read], origins.found.stop[read], kept[source])
+            whole[ptr[row] + step] = HELD if held else origins.writer[origins.found.first[read]]
     return ptr, buffer, whole
 
 
 def replay(device: Device, wanted: Sequence[Recompute | Hold], place: int) -> Replay:
-    """Return what runs again right before op `place`, in order.
+    """Return what is recomputed right before op `place`, in order.
 
     Parameters
     ----------
     device : Device
         With all decisions of the plan.
     wanted : sequence of Recompute or Hold
-        Whose values are made again here.
+        Whose values are recomputed here.
     place : int
 
     Raises
     ------
     Refused
-        A value that is needed is not there and cannot be made again.
+        A value that is needed is not there and cannot be recomputed.
 
     Notes
     -----
     A worklist: O(ops and reads of the closure + decisions).
     """
-    v, (ops, there) = device.values, device.closure(wanted, place)
-    value = {d: Value(d.buffer, int(v.writer[v.left.first[v.after(d.buffer, d.after)]])) for d in wanted}
-    back = frozenset(value[d] for d in wanted if isinstance(d, Recompute))
-    held = {value[d]: d.until for d in wanted if isinstance(d, Hold)}
+    origins, (ops, there) = device.values, device.closure(wanted, place)
+    value = {
+        decision: Value(
+            decision.buffer, int(origins.writer[origins.left.first[origins.after(decision.buffer, decision.after)]])
+        )
+        for decision in wanted
+    }
+    back = frozenset(value[decision] for decision in wanted if isinstance(decision, Recompute))
+    held = {value[decision]: decision.until for decision in wanted if isinstance(decision, Hold)}
     for twice in back & held.keys():
         raise Refused(f"what buffer {twice.buffer} holds is to stay beside it from op {place} on", ANYWAY)
-    ptr, buffer, whole = sources(v, ops, place, *there)
+    ptr, buffer, whole = sources(origins, ops, place, *there)
     reads = list(map(Value, buffer.tolist(), whole.tolist()))
     reruns = []
-    for x, first, stop in zip(ops.tolist(), ptr[:-1].tolist(), ptr[1:].tolist()):
-        wrote = slice(v.write_ptr[x], v.write_ptr[x + 1])
-        writes = map(Value, v.write[wrote].tolist(), v.made[wrote].tolist())
-        reruns.append(Rerun(x, tuple(reads[first:stop]), tuple(writes)))
+    for op, first, stop in zip(ops.tolist(), ptr[:-1].tolist(), ptr[1:].tolist()):
+        wrote = slice(origins.write_ptr[op], origins.write_ptr[op + 1])
+        writes = map(Value, origins.write[wrote].tolist(), origins.made[wrote].tolist())
+        reruns.append(Rerun(op, tuple(reads[first:stop]), tuple(writes)))
     return Replay(place, back, held, tuple(reruns), _spans(reruns))
 
 
 def replays(device: Device, wanted: Iterable[Recompute | Hold]) -> list[Replay]:
-    """Return what runs again at each place; `device` has these decisions and all others. It raises `Refused`."""
+    """Return what is recomputed at each place; `device` has these decisions and all others. It raises `Refused`."""
     by_place: dict[int, list[Recompute | Hold]] = {}
-    for d in wanted:
-        by_place.setdefault(d.at, []).append(d)
+    for decision in wanted:
+        by_place.setdefault(decision.at, []).append(decision)
     return [replay(device, by_place[at], at) for at in sorted(by_place)]

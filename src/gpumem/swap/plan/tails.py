@@ -22,30 +22,30 @@ def without_tails(trace: Trace, *, every: bool = False) -> Trace:
     """Return `trace` without its dead tails; the trace itself where there are none.
 
     Not those of what is persistent or on the host, nor of what is alive over the boundary or all through: the program's
-    caller may hold it, as it does what a step returns. A value that is read, and cannot be made again, has its tail as
-    well unless `every` goes: reruns may read it once more. O(accesses log accesses).
+    caller may hold it, as it does what a step returns. A value that is read, and cannot be recomputed, has its tail as
+    well unless `every` goes: recomputations may read it once more. O(accesses log accesses).
 
     >>> from gpumem.trace import Buffers, Ops
     >>> trace = Trace(Buffers.make([8, 4], [0, 0], [3, 4]), Ops.make([[], [0], [], []], [[0, 1], [], [], []]))
     >>> without_tails(trace).buffers.end
     array([2, 4])
     """
-    b, last = trace.buffers, trace.last_touch()
-    end = b.start + last + 1
-    arc = ~b.persistent & ~b.host & (b.end <= trace.n) & (b.end - b.start < trace.n)
-    short = (last >= 0) & arc & (end < b.end) & (b.size > 0)
-    if short.any() and not every:
-        short &= _of_no_use(trace, short)
-    return replace(trace, buffers=replace(b, end=np.where(short, end, b.end))) if short.any() else trace
+    table, last = trace.buffers, trace.last_touch()
+    end = table.start + last + 1
+    may_end_early = ~table.persistent & ~table.host & (table.end <= trace.n) & (table.end - table.start < trace.n)
+    has_tail = (last >= 0) & may_end_early & (end < table.end) & (table.size > 0)
+    if has_tail.any() and not every:
+        has_tail &= _of_no_use(trace, has_tail)
+    return replace(trace, buffers=replace(table, end=np.where(has_tail, end, table.end))) if has_tail.any() else trace
 
 
-def _of_no_use(trace: Trace, some: Bool) -> Bool:
-    """Which of some buffers are never read, or hold a last value that can be made again."""
-    v, found = Origins.of(trace), np.zeros(len(some), np.bool_)
-    found[np.setdiff1d(np.flatnonzero(some), v.read)] = True
-    for b in np.flatnonzero(some & ~found).tolist():
-        found[b] = v.left.why[v.access_ptr[b + 1] - 1] == FINE
-    return found
+def _of_no_use(trace: Trace, candidates: Bool) -> Bool:
+    """Which of some buffers are never read, or hold a last value that can be recomputed."""
+    origins, useless = Origins.of(trace), np.zeros(len(candidates), np.bool_)
+    useless[np.setdiff1d(np.flatnonzero(candidates), origins.read)] = True
+    for buffer in np.flatnonzero(candidates & ~useless).tolist():
+        useless[buffer] = origins.left.why[origins.access_ptr[buffer + 1] - 1] == FINE
+    return useless
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +69,7 @@ class Tails:
         return np.where(self.less.buffers.end < whole, whole - 1, -1)
 
     def kept(self, plan: Plan) -> Plan:
-        """Return a plan for `less` of one for the trace: it does the same, as far as reruns can tell."""
+        """Return a plan for `less` of one for the trace: it does the same, as far as recomputations can tell."""
         return self._until(plan, self.trace)
 
     def dropped(self, plan: Plan) -> Plan:
@@ -79,27 +79,38 @@ class Tails:
     def trimmed(self, plan: Plan) -> Plan:
         """Return a plan for `less` of one for the trace, without what only drops the same tails."""
         ends = self.less.buffers.end
-        left = (
-            d
-            for d in plan.decisions
-            if not (isinstance(d, Hold) and drops_tail(d, self.trace) and d.until == ends[d.buffer] - 1)
+        others = (
+            decision
+            for decision in plan.decisions
+            if not (
+                isinstance(decision, Hold)
+                and drops_tail(decision, self.trace)
+                and decision.until == ends[decision.buffer] - 1
+            )
         )
-        return replace(plan, decisions=tuple(left))
+        return replace(plan, decisions=tuple(others))
 
     def _until(self, plan: Plan, like: Trace) -> Plan:
         """Let buffers with a tail of which no decision says how long they stay end as in a trace."""
-        told = {d.buffer for d in plan.decisions if isinstance(d, Hold) and d.at < 0 and is_last(d, self.trace)}
-        some = [b for b in np.flatnonzero(self.ends >= 0).tolist() if b not in told]
-        return replace(plan, decisions=(*plan.decisions, *(Hold(b, int(like.buffers.end[b]) - 1) for b in some)))
+        decided = {
+            decision.buffer
+            for decision in plan.decisions
+            if isinstance(decision, Hold) and decision.at < 0 and is_last(decision, self.trace)
+        }
+        undecided = [buffer for buffer in np.flatnonzero(self.ends >= 0).tolist() if buffer not in decided]
+        return replace(
+            plan,
+            decisions=(*plan.decisions, *(Hold(buffer, int(like.buffers.end[buffer]) - 1) for buffer in undecided)),
+        )
 
 
-def drops_tail(d: Decision, trace: Trace) -> bool:
+def drops_tail(decision: Decision, trace: Trace) -> bool:
     """Return whether a decision of a plan for `trace` ends a buffer before its lifetime does."""
-    if not isinstance(d, Hold) or d.at >= 0:
+    if not isinstance(decision, Hold) or decision.at >= 0:
         return False
-    return bool(d.until < trace.buffers.end[d.buffer]) and is_last(d, trace)
+    return bool(decision.until < trace.buffers.end[decision.buffer]) and is_last(decision, trace)
 
 
-def is_last(d: Hold, trace: Trace) -> bool:
+def is_last(hold: Hold, trace: Trace) -> bool:
     """Return whether a decision holds what its buffer has after its last access."""
-    return d.after == -1 or d.after == max(trace.accesses().op[d.buffer].tolist(), default=-1)
+    return hold.after == -1 or hold.after == max(trace.accesses().op[hold.buffer].tolist(), default=-1)

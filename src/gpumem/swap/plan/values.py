@@ -1,4 +1,4 @@
-"""Origins: what one whole write of a buffer and the changes in place after it made, and which ops make one again.
+"""Origins: what one whole write of a buffer and the changes in place after it made, and which ops recompute one.
 
 A *whole write* is an op that writes a buffer without reading it. What reads a buffer and writes it changes it in place,
 so it belongs to the value that was there::
@@ -8,6 +8,16 @@ so it belongs to the value that was there::
             |---- one value, made by w, c, c' ----|
 
 A *version* is a value after some of its changes. Its *chain* is what makes it: the whole write and those changes.
+
+Two numberings, both by buffer, then by op: an *access row* counts all accesses, a *write row* only those that write;
+a chain is a stretch of write rows. For buffer A, behind 20 accesses of which 8 write::
+
+    op               w        c        r        w2
+    access row       20       21       22       23
+    writes_before    8        9        10       10     write rows before the access
+    writes_through   9        10       10       11     and through it
+    finds            -        [8, 9)   [8, 10)  -      the chain of the version before the access
+    leaves           [8, 9)   [8, 10)  [8, 10)  [10, 11)
 """
 
 from __future__ import annotations
@@ -19,6 +29,7 @@ import numpy as np
 from gpumem.trace import I64, Bool, Trace
 from gpumem.trace.kinds import INPUT, OPT_STATE, PARAM
 
+# Why a version cannot be recomputed: indices into `REASONS`; `FINE` is 0, so that reasons are true.
 FINE, NO_WHOLE, OVER_BOUNDARY, SOURCE, COPY, STATISTIC, LASTING, WRAPS, RANDOM, NOT_LEFT, ANYWAY = range(11)
 REASONS = (
     "",
@@ -29,14 +40,14 @@ REASONS = (
     "an op updates it as a statistic, which happens once an iteration",
     "it is a parameter or optimizer state",
     "the gap wraps the iteration boundary",
-    "it is random, and the host has no room for the state of the generator",
-    "reruns at that place change it on",
+    "it is random, and the host cannot hold the state of the generator",
+    "recomputations at that place change it further",
     "it comes back there anyway",
 )
 
 
 class Versions(NamedTuple):
-    """Columns over versions: `writer[first:stop]` is the chain; `why` it cannot run again, an index into `REASONS`."""
+    """Columns over versions: `writer[first:stop]` is the chain; `why` it cannot be recomputed: index into `REASONS`."""
 
     first: I64
     stop: I64
@@ -46,7 +57,7 @@ class Versions(NamedTuple):
 class Origins(NamedTuple):
     """Who makes the values of a trace and who reads them, as columns that compiled loops read.
 
-    Statistics are left out of reads and writes, since no rerun touches them. Reads and writes are rows by op.
+    Statistics are left out of reads and writes, since no recomputation touches them. Reads and writes are rows by op.
     """
 
     n: int
@@ -67,50 +78,53 @@ class Origins(NamedTuple):
     @classmethod
     def of(cls, trace: Trace) -> Origins:
         """Look up all accesses: O(accesses log accesses)."""
-        a = _Accesses.of(trace)
-        bad = _Obstacles.of(trace, a)
-        found, left = (_versions(a, bad, stop) for stop in (a.before, a.after))
-        last, dies = _lasts(trace, a)
-        by_op = np.argsort(a.op, kind="stable")
-        reads = by_op[(a.reads & ~a.statistic)[by_op]]
-        writes = by_op[(a.writes & ~a.statistic)[by_op]]
-        steps, ptr = np.arange(trace.n + 1), np.searchsorted(a.buffer, np.arange(len(trace.buffers) + 1))
+        accesses = _Accesses.of(trace)
+        obstacles = _Obstacles.of(trace, accesses)
+        found, left = (
+            _versions(accesses, obstacles, stop) for stop in (accesses.writes_before, accesses.writes_through)
+        )
+        last, dies = _lasts(trace, accesses)
+        by_op = np.argsort(accesses.op, kind="stable")
+        reads = by_op[(accesses.reads & ~accesses.statistic)[by_op]]
+        writes = by_op[(accesses.writes & ~accesses.statistic)[by_op]]
+        op_bounds = np.arange(trace.n + 1)
+        buffer_ptr = np.searchsorted(accesses.buffer, np.arange(len(trace.buffers) + 1))
         return cls(
-            trace.n,
-            a.op[a.writes],
-            (a.reads & (a.life == np.roll(a.life, 1)))[a.writes],
-            np.searchsorted(a.op[reads], steps).astype(np.int64),
-            a.buffer[reads],
-            Versions(*(column[reads] for column in found)),
-            last[reads],
-            dies[reads],
-            np.searchsorted(a.op[writes], steps).astype(np.int64),
-            a.buffer[writes],
-            np.append(a.op[a.writes], -1)[np.where(left.first < left.stop, left.first, -1)[writes]],
-            ptr.astype(np.int64),
-            a.op,
-            left,
+            n=trace.n,
+            writer=accesses.op[accesses.writes],
+            goes_on=(accesses.reads & (accesses.life_access == np.roll(accesses.life_access, 1)))[accesses.writes],
+            read_ptr=np.searchsorted(accesses.op[reads], op_bounds).astype(np.int64),
+            read=accesses.buffer[reads],
+            found=Versions(*(column[reads] for column in found)),
+            last=last[reads],
+            dies=dies[reads],
+            write_ptr=np.searchsorted(accesses.op[writes], op_bounds).astype(np.int64),
+            write=accesses.buffer[writes],
+            made=np.append(accesses.op[accesses.writes], -1)[np.where(left.first < left.stop, left.first, -1)[writes]],
+            access_ptr=buffer_ptr.astype(np.int64),
+            access=accesses.op,
+            left=left,
         )
 
     def without(self, ops: Bool) -> Origins:
-        """Return the same, but that none of `ops`, bool[n], may run again."""
+        """Return the same, but that none of `ops`, bool[n], may be recomputed."""
         through = np.concatenate([[0], np.cumsum(ops[self.writer])])
 
-        def barred(v: Versions) -> Versions:
-            runs = through[v.stop] > through[v.first]
-            return v._replace(why=np.where(runs & (v.why == FINE), RANDOM, v.why))
+        def barred(versions: Versions) -> Versions:
+            recomputes_barred = through[versions.stop] > through[versions.first]
+            return versions._replace(why=np.where(recomputes_barred & (versions.why == FINE), RANDOM, versions.why))
 
         return self._replace(found=barred(self.found), left=barred(self.left))
 
     def last_access(self, buffer: int) -> int:
         """Return the last op of the iteration that accesses a buffer, -1 if there is none."""
-        lo, hi = int(self.access_ptr[buffer]), int(self.access_ptr[buffer + 1])
-        return int(self.access[hi - 1]) if lo < hi else -1
+        first, stop = int(self.access_ptr[buffer]), int(self.access_ptr[buffer + 1])
+        return int(self.access[stop - 1]) if first < stop else -1
 
     def after(self, buffer: int, op: int) -> int:
         """Return the row of `left` after access `op` of `buffer`."""
-        lo, hi = int(self.access_ptr[buffer]), int(self.access_ptr[buffer + 1])
-        return lo + int(np.searchsorted(self.access[lo:hi], op))
+        first, stop = int(self.access_ptr[buffer]), int(self.access_ptr[buffer + 1])
+        return first + int(np.searchsorted(self.access[first:stop], op))
 
 
 class _Accesses(NamedTuple):
@@ -122,25 +136,34 @@ class _Accesses(NamedTuple):
     writes: Bool
     statistic: Bool
     old: Bool  # of a lifetime that began before the iteration
-    before: I64  # rows of writes before it
-    after: I64  # and through it
-    life: I64  # the first access of the lifetime
+    writes_before: I64  # write rows before it
+    writes_through: I64  # write rows through it
+    life_access: I64  # the access row of the first access of the lifetime
 
     @classmethod
     def of(cls, trace: Trace) -> _Accesses:
-        b, touched, kept = trace.buffers, trace.accesses(), trace.statistics
+        table, touched, statistics = trace.buffers, trace.accesses(), trace.statistics
         buffer, op = touched.op.rows(), touched.op.idx
-        statistic = np.isin(buffer * trace.n + op, kept.idx * trace.n + kept.rows())
-        old = trace.eternal[buffer] | (op < b.end[buffer] - trace.n)
+        statistic = np.isin(buffer * trace.n + op, statistics.idx * trace.n + statistics.rows())
+        old = trace.eternal[buffer] | (op < table.end[buffer] - trace.n)
         after = np.cumsum(touched.writes).astype(np.int64)
         begins = (np.diff(buffer, prepend=-1) != 0) | (np.diff(old, prepend=False) & ~old)
         life = np.maximum.accumulate(np.where(begins, np.arange(len(op)), 0))
-        before = after - touched.writes.astype(np.int64)
-        return cls(buffer, op, touched.reads, touched.writes, statistic, old, before, after, life.astype(np.int64))
+        return cls(
+            buffer=buffer,
+            op=op,
+            reads=touched.reads,
+            writes=touched.writes,
+            statistic=statistic,
+            old=old,
+            writes_before=after - touched.writes.astype(np.int64),
+            writes_through=after,
+            life_access=life.astype(np.int64),
+        )
 
 
 class _Obstacles(NamedTuple):
-    """Of each access: why nothing that it takes part in can be made again."""
+    """Of each access: why nothing that it takes part in can be recomputed."""
 
     lasting: Bool  # the buffer is a parameter or optimizer state
     copy: Bool
@@ -148,54 +171,62 @@ class _Obstacles(NamedTuple):
     nobody: Bool  # and so it is unless later ops write into it: what an op only allocates is as good as any other
 
     @classmethod
-    def of(cls, trace: Trace, a: _Accesses) -> _Obstacles:
+    def of(cls, trace: Trace, accesses: _Accesses) -> _Obstacles:
         kind, name = trace.buffers.kind, trace.ops.name
-        batch = np.array([k == INPUT for k in kind], np.bool_)
-        lasting = np.array([k in (PARAM, OPT_STATE) for k in kind], np.bool_)
-        none = np.flatnonzero(np.diff(trace.ops.reads.ptr) == 0).tolist()
-        moved, empty, nothing = np.zeros((3, trace.n), np.bool_)
-        nothing[none] = True
-        moved[none] = [name[i].split(".")[0] == "_to_copy" for i in none]
-        empty[none] = [name[i].removeprefix("new_").startswith("empty") for i in none]
-        outside = (batch[a.buffer] & nothing[a.op]) | moved[a.op]
-        return cls(lasting[a.buffer], trace.ops.copies[a.op], outside, empty[a.op])
+        batch = np.array([label == INPUT for label in kind], np.bool_)
+        lasting = np.array([label in (PARAM, OPT_STATE) for label in kind], np.bool_)
+        without_reads = np.flatnonzero(np.diff(trace.ops.reads.ptr) == 0).tolist()
+        converts, allocates, reads_nothing = np.zeros((3, trace.n), np.bool_)
+        reads_nothing[without_reads] = True
+        converts[without_reads] = [name[op].split(".")[0] == "_to_copy" for op in without_reads]
+        allocates[without_reads] = [name[op].removeprefix("new_").startswith("empty") for op in without_reads]
+        outside = (batch[accesses.buffer] & reads_nothing[accesses.op]) | converts[accesses.op]
+        return cls(lasting[accesses.buffer], trace.ops.copies[accesses.op], outside, allocates[accesses.op])
 
 
-def _versions(a: _Accesses, bad: _Obstacles, stop: I64) -> Versions:
-    """The version before or after each access; its chain ends with the first `stop` writes."""
-    whole = np.flatnonzero(a.writes & ~a.reads)  # accesses
-    rank = np.searchsorted(a.before[whole], stop) - 1  # the last whole write among the first `stop` writes
-    start = np.append(a.before[whole], len(stop))[rank]
-    exists = (rank >= 0) & (start >= a.before[a.life])
-    first = np.where(exists, start, stop)
-    made = np.append(whole, 0)[np.where(exists, rank, -1)]
+def _versions(accesses: _Accesses, obstacles: _Obstacles, stop: I64) -> Versions:
+    """The version before or after each access: its chain ends before write row `stop`, a row an access."""
+    whole_access = np.flatnonzero(accesses.writes & ~accesses.reads)  # access rows of whole writes
+    whole_write = accesses.writes_before[whole_access]  # their write rows
+    rank = np.searchsorted(whole_write, stop) - 1  # the last whole write before `stop`
+    first_write = np.append(whole_write, len(stop))[rank]
+    exists = (rank >= 0) & (first_write >= accesses.writes_before[accesses.life_access])
+    first = np.where(exists, first_write, stop)
+    made_at = np.append(whole_access, 0)[np.where(exists, rank, -1)]  # the access row of the chain's whole write
 
-    def any_of(access: Bool) -> Bool:
-        seen = np.concatenate([[0], np.cumsum(access[a.writes])])
+    def any_of(flags: Bool) -> Bool:
+        seen = np.concatenate([[0], np.cumsum(flags[accesses.writes])])
         some: Bool = seen[stop] > seen[first]
         return some
 
-    unwritten = (stop - first == 1) & ~(a.reads & (stop < a.after))  # nor does the access itself change it
+    changes_it = accesses.reads & (stop < accesses.writes_through)  # the access itself writes into the version
+    unwritten = (stop - first == 1) & ~changes_it
     why = np.zeros(len(stop), np.int64)
-    for code, refused in (  # the first that holds counts, so the last ones are written first
-        (STATISTIC, any_of(a.statistic)),
-        (COPY, any_of(bad.copy)),
-        (SOURCE, exists & (bad.outside[made] | (bad.nobody[made] & unwritten))),
-        (OVER_BOUNDARY, ~exists & a.old),
-        (NO_WHOLE, ~exists & ~a.old),
-        (LASTING, bad.lasting),
+    # Of several reasons the one lowest in this list counts: each overwrites those above it.
+    for code, refused in (
+        (STATISTIC, any_of(accesses.statistic)),
+        (COPY, any_of(obstacles.copy)),
+        (SOURCE, exists & (obstacles.outside[made_at] | (obstacles.nobody[made_at] & unwritten))),
+        (OVER_BOUNDARY, ~exists & accesses.old),
+        (NO_WHOLE, ~exists & ~accesses.old),
+        (LASTING, obstacles.lasting),
     ):
         why[refused] = code
     return Versions(first, stop, why)
 
 
-def _lasts(trace: Trace, a: _Accesses) -> tuple[I64, Bool]:
+def _lasts(trace: Trace, accesses: _Accesses) -> tuple[I64, Bool]:
     """The last place that finds what each access finds, and whether it is the last because the lifetime ends."""
-    b, n, count = trace.buffers, trace.n, len(a.op)
-    death = np.where(trace.eternal, n, b.end - 1)[a.buffer] - np.where(a.old & ~trace.eternal[a.buffer], n, 0)
-    write = np.append(a.op[a.writes], n)  # the last is behind all of them
-    ends = np.append(a.life[1:] != a.life[:-1], True) if count else np.zeros(0, np.bool_)
-    end_of = np.searchsorted(np.flatnonzero(ends), np.arange(count))
-    through = a.after[ends][end_of]  # rows of writes through the end of the lifetime
-    dies = a.before == through  # no write comes before that
-    return np.where(b.host[a.buffer], -1, np.where(dies, death, write[a.before])), dies
+    table, ops, count = trace.buffers, trace.n, len(accesses.op)
+    death_place = np.where(trace.eternal, ops, table.end - 1)[accesses.buffer]
+    death_place[accesses.old & ~trace.eternal[accesses.buffer]] -= ops  # it lies in this iteration, not the next
+    write_op = np.append(accesses.op[accesses.writes], ops)  # the last is behind all of them
+    is_final = (
+        np.append(accesses.life_access[1:] != accesses.life_access[:-1], True) if count else np.zeros(0, np.bool_)
+    )
+    final_of = np.searchsorted(np.flatnonzero(is_final), np.arange(count))
+    through = accesses.writes_through[is_final][final_of]  # write rows through the end of the lifetime
+    dies = accesses.writes_before == through  # no write comes before that
+    return np.where(
+        table.host[accesses.buffer], -1, np.where(dies, death_place, write_op[accesses.writes_before])
+    ), dies
