@@ -80,7 +80,7 @@ COLD = "resnet18_224_b32_cold3"  # its first iteration, which the figures are of
 
 @pytest.mark.parametrize("path", [p for p in shared("traces/*.json.gz") if short(p) != COLD], ids=short)
 def test_the_peak_load_of_a_shared_trace_is_the_published_one(path: Path) -> None:
-    assert read(path).peak_load == published_peaks()[short(path)]
+    assert read(path).peak_live_bytes == published_peaks()[short(path)]
 
 
 @pytest.mark.parametrize("path", shared(f"traces/{COLD}.json.gz"), ids=short)

@@ -39,10 +39,10 @@ def test_the_cheapest_plan_counts_and_obeys_the_overhead() -> None:
 def test_each_cheaper_plan_is_offered_as_soon_as_it_is_there_until_it_is_enough() -> None:
     trace, machine = gpumem.bundled("vgg16"), Machine.named("gtx1080ti")
     planners, offered = ["on-demand", "vdnn-all", "on-demand-nonblocking", "vdnn-dyn", "heuristic"], list[Planned]()
-    found = among(trace, machine, load=trace.peak_load * 7 // 10, planners=planners, offer=offered.append)
+    found = among(trace, machine, load=trace.peak_live_bytes * 7 // 10, planners=planners, offer=offered.append)
     assert [one.planner for one in offered] == ["on-demand", "vdnn-all", "on-demand-nonblocking", "heuristic"]
     assert found.planned is not None and found.planned.plan == offered[-1].plan
-    how = {"load": trace.peak_load * 7 // 10, "planners": planners}
+    how = {"load": trace.peak_live_bytes * 7 // 10, "planners": planners}
     assert len(among(trace, machine, enough=inf, **how).tried) == 1
     assert len(among(trace, machine, enough=inf, overhead=0.3, **how).tried) == 2
 
@@ -52,12 +52,12 @@ def test_without_an_end_a_search_looks_no_further_than_where_it_begins(monkeypat
 
     def search(trace: gpumem.Trace, machine: Machine, limit: int, *, effort: float = 1.0) -> Plan:
         told.append((effort, work.hurried()))
-        raise NotReached(trace.peak_load, limit)
+        raise NotReached(trace.peak_live_bytes, limit)
 
     monkeypatch.setitem(gpumem.swap.PLANNERS, "search", search)  # type: ignore[attr-defined]
     trace = gpumem.bundled("mlp3")
     for options in ({}, {"effort": 0.5}):
-        ask = asking(Machine.named("rtx4090"), trace.peak_load * 95 // 100, ["search"], options)
+        ask = asking(Machine.named("rtx4090"), trace.peak_live_bytes * 95 // 100, ["search"], options)
         for seconds in (5.0, None):
             assert ask(trace, seconds, lambda plan: None)[0] is False
     assert told == [(1.0, True), (0.01, False), (0.5, True), (0.5, False)]
@@ -69,7 +69,7 @@ def test_what_cannot_be_is_not_tried_again_and_the_least_pool_is_near() -> None:
     assert found.planned is None and len(found.tried) == 1 and "the least limit that could do" in found.tried[0].why
     lowest = least(trace, machine, 300 * MIB, planners=["vdnn-conv"], overhead=0.5)
     assert lowest.pool is not None and lowest.pool % MIB == 0 and lowest.overhead <= 0.5
-    assert lowest.placement.height <= lowest.pool < trace.peak_load
+    assert lowest.placement.height <= lowest.pool < trace.peak_live_bytes
     step = (552 - 300) // 64 + 1
     assert among(trace, machine, lowest.pool - step * MIB, planners=["vdnn-conv"], overhead=0.5).planned is None
 
@@ -87,7 +87,7 @@ def loses(trace: gpumem.Trace, machine: Machine, limit: int) -> Plan:
 
 def test_a_planner_that_fails_costs_the_others_nothing(breaking: None) -> None:
     trace, machine = gpumem.bundled("vgg16"), Machine.named("gtx1080ti")
-    load = trace.peak_load * 7 // 10
+    load = trace.peak_live_bytes * 7 // 10
     found = among(trace, machine, load=load, planners=["breaks", "heuristic", "loses"])
     assert found.planned is not None and found.planned.planner == "heuristic"
     first = found.tried[0]
@@ -168,12 +168,12 @@ def test_what_is_wrong_beside_the_workload_is_told_without_pytorch(cli: Cli, tmp
 def test_a_load_is_a_limit_as_well_as_a_pool() -> None:
     trace, machine = gpumem.bundled("vgg16"), Machine.named("gtx1080ti")
     names = ["capuchin", "heuristic"]
-    load = trace.peak_load * 7 // 10
+    load = trace.peak_live_bytes * 7 // 10
     found = among(trace, machine, load=load, planners=names)
     alone = [gpumem.plan(trace, machine, load=load, planner=name, check=False).overhead for name in names]
     assert [tried.overhead for tried in found.tried] == alone
     assert found.planned is not None and found.planned.overhead == min(alone)
-    assert found.planned.trace.peak_load <= load
+    assert found.planned.trace.peak_live_bytes <= load
     assert among(trace, machine, load=1000, planners=names).needs > 1000
     for limits in ({}, {"pool": load, "load": load}):
         with pytest.raises(ValueError, match="plan for one of them"):

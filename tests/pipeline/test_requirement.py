@@ -24,10 +24,10 @@ def reserved(trace: Trace) -> int:
 def test_a_step_takes_what_its_allocator_reserves_with_its_workspaces() -> None:
     trace = gpumem.bundled("vgg16")
     found = need(trace)
-    assert (found.live, found.tensors) == (trace.peak_load, reserved(trace))
+    assert (found.live, found.tensors) == (trace.peak_live_bytes, reserved(trace))
     assert found.reserved == reserved(workspaces.add(trace)) == found.tensors + found.workspaces
     assert need(trace, trace).workspaces == 0
-    assert found.kinds == at_the_peak(trace) and sum(size for _, size in found.kinds) == trace.peak_load
+    assert found.kinds == at_the_peak(trace) and sum(size for _, size in found.kinds) == trace.peak_live_bytes
 
 
 def test_a_buffer_that_wraps_and_moves_is_reserved_for() -> None:

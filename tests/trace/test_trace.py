@@ -55,7 +55,7 @@ def test_load_is_what_walking_each_arc_adds_up_to(case: Arcs, host: bool) -> Non
 def test_peak_is_the_first_step_of_the_largest_device_load(case: Arcs) -> None:
     trace, load = bare(case), brute_force(case, host=False)
     assert trace.peak == (load.index(max(load)), max(load))
-    assert trace.peak_load == max(load)
+    assert trace.peak_live_bytes == max(load)
 
 
 @given(arcs(), st.booleans())
@@ -96,7 +96,7 @@ def test_from_lifetimes_takes_the_last_end_for_the_length_of_the_circle() -> Non
 
 def test_the_largest_total_is_just_below_2_to_the_62() -> None:
     trace = Trace.from_lifetimes([2**61, 2**60], [0, 0], [1, 1])
-    assert trace.peak_load == 2**61 + 2**60
+    assert trace.peak_live_bytes == 2**61 + 2**60
     with pytest.raises(ValueError, match=r"2\*\*62 bytes or more \(the largest is 2305843009213693952\)"):
         Trace.from_lifetimes([2**61, 2**61], [0, 0], [1, 1])
     with pytest.raises(ValueError, match=r"2\*\*62"):

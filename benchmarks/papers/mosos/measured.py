@@ -101,7 +101,7 @@ def trade_off(trace: Trace, machine: Machine, ratios: Sequence[float] = RATIOS) 
 @strict
 def limit_of(trace: Trace, ratio: float) -> int:
     """The bytes of a ratio: of the peak load as the trace is, so with the workspaces that were added to it."""
-    return max(math.floor(ratio * trace.peak_load), 1)
+    return max(math.floor(ratio * trace.peak_live_bytes), 1)
 
 
 @strict

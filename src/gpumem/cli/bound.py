@@ -44,7 +44,7 @@ class Bounds:
 
     def row(self) -> dict[str, object]:
         """Return all figures for JSON: bytes, nanoseconds, fractions."""
-        row = {"trace": self.trace.name, "machine": self.machine.name, "peak_load": self.trace.peak_load}
+        row = {"trace": self.trace.name, "machine": self.machine.name, "peak_live_bytes": self.trace.peak_live_bytes}
         row |= {"zero_stall_limit": self.zero_stall_limit}
         row |= {} if self.load_limit is None else {"load_limit": self.load_limit}
         for kind, least in self.stalls.items():
@@ -53,7 +53,7 @@ class Bounds:
 
     def table(self) -> str:
         """Return the figures as a table."""
-        peak = self.trace.peak_load
+        peak = self.trace.peak_live_bytes
         limits = {"limit without a stall": self.zero_stall_limit, "load limit": self.load_limit}
         rows = [
             ("peak load", human(peak), ""),
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     tell_bound(target)
     with Progress():
         trace = read_with_ops(source, target, args.workspaces)
-        load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
+        load = None if args.load_limit is None else amount(args.load_limit, trace.peak_live_bytes, "--load-limit")
         with work.within(args.seconds):
             found = _bounds(trace, target, load)
             late = work.over()

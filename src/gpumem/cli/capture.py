@@ -107,7 +107,7 @@ class _Written:
             "ops": trace.n,
             "iterations": self.iterations,
             "buffers": len(buffers),
-            "peak_load": trace.peak_load,
+            "peak_live_bytes": trace.peak_live_bytes,
             "at_the_peak": dict(at_the_peak(trace)),
             "persistent": int(buffers.size[buffers.persistent].sum()),
             "kept": self.captured.kept,
@@ -127,7 +127,7 @@ class _Written:
         lines = [
             f"{trace.name}{batch}: {trace.n} ops, {len(buffers)} buffers; {iterations} in {self.file}",
             *(f"  {'' if k else 'assumed':16}{one}" for k, one in enumerate(self.captured.assumptions)),
-            f"  {'peak load':16}{human(trace.peak_load)}: {kinds}",
+            f"  {'peak load':16}{human(trace.peak_live_bytes)}: {kinds}",
             f"  {'persistent':16}{human(int(buffers.size[buffers.persistent].sum()))}",
             f"  {'kept':16}{human(self.captured.kept)} more in each iteration",
             f"next: gpumem plan {shlex.quote(self.file)}{_limited(trace)} --machine rtx4090",
@@ -140,7 +140,7 @@ def _limited(trace: Trace) -> str:
     from gpumem.swap.facts.limits import floor
 
     needs = floor(trace)[1]
-    part = next((part for part in (70, 80, 90) if part * trace.peak_load >= 100 * needs), 0)
+    part = next((part for part in (70, 80, 90) if part * trace.peak_live_bytes >= 100 * needs), 0)
     return f" --limit {part}%" if part else ""
 
 

@@ -175,7 +175,7 @@ def _side_by_side(args: argparse.Namespace) -> Run:
     def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int) -> Outcome:
         def made(members: Sequence[Job], both: Together) -> None:
             found = both.pipeline
-            held = f"{human(both.trace.peak_load)} held, {human(int(found.bound().max()))} at most"
+            held = f"{human(both.trace.peak_live_bytes)} held, {human(int(found.bound().max()))} at most"
             names = " + ".join(job.name for job in members)
             tell(f"{names}: {found.period} slots, {found.pairs} of them pairs; {held}")
             if not args.no_check:

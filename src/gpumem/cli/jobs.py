@@ -45,7 +45,7 @@ class _Ran:
     def row(self) -> dict[str, object]:
         """Return all figures for JSON: bytes, nanoseconds, ratios; infinite ones as None."""
         job, run = self.job, self.run
-        row: dict[str, object] = {"job": job.name, "arrive": job.arrival, "peak_load": job.trace.peak_load}
+        row: dict[str, object] = {"job": job.name, "arrive": job.arrival, "peak_live_bytes": job.trace.peak_live_bytes}
         row |= {"launch": run.launch, "leave": run.leave, "iterations": len(run.end), "refused": run.refused}
         if self.steady is not None:
             before, after, saving = self.steady
@@ -58,9 +58,9 @@ class _Ran:
         """Return a row of the table."""
         if self.steady is None:
             why = "refused" if self.run.refused else "never ran"
-            return [self.job.name, human(self.job.trace.peak_load), why, *[""] * 8]
+            return [self.job.name, human(self.job.trace.peak_live_bytes), why, *[""] * 8]
         before, after, saving = self.steady
-        sizes = map(human, (self.job.trace.peak_load, self.budget, after.peak))
+        sizes = map(human, (self.job.trace.peak_live_bytes, self.budget, after.peak))
         times = (human_ns(round(ns)) for ns in (self.run.launch - self.job.arrival, before.ns, after.ns))
         return [self.job.name, *sizes, *times, str(sum(self.run.passive)), *cells(saving.row(), 2)]
 
@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     run_together = scheduler(args, broken, uncertainty)
     with Progress():
         jobs = _jobs(args, target)
-        peaks = sum(job.trace.peak_load for job in jobs)
+        peaks = sum(job.trace.peak_live_bytes for job in jobs)
         capacity = target.available if args.limit is None else amount(args.limit, peaks, "--limit")
         work.tell("running the jobs without a plan")
         before = simulate_jobs(

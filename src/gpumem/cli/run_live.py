@@ -91,7 +91,7 @@ def run(args: argparse.Namespace, device: str, machine: gpumem.Machine) -> int:
     with Progress():
         program = _model(args, where) if args.model in models.MODELS else _trace(args, where)
         clock = runtime.OnClock(_of_units(machine, program.unit))
-        limit = amount(args.limit, program.trace.peak_load * program.unit, "--limit") // program.unit
+        limit = amount(args.limit, program.trace.peak_live_bytes * program.unit, "--limit") // program.unit
         _check_limit(program.trace, limit)
         work.tell("running natively")
         native = _play(

@@ -32,7 +32,7 @@ def parse(text: str, *, name: str = "") -> tuple[Trace, Placement | None]:
     Examples
     --------
     >>> trace, placement = parse("id,lower,upper,size\\nx,0,2,4\\ny,1,3,5\\n")
-    >>> trace.peak_load, placement
+    >>> trace.peak_live_bytes, placement
     (9, None)
     """
     try:

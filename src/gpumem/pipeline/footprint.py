@@ -28,7 +28,7 @@ class Footprint:
     ----------
     trace, name : str
         Of the trace; of the planner or allocator.
-    buffers, peak_load : int
+    buffers, peak_live_bytes : int
         Of the trace.
     size : int
         Bytes: the height of a planner's placement, the bytes that an allocator reserved.
@@ -42,7 +42,7 @@ class Footprint:
     trace: str
     name: str
     buffers: int
-    peak_load: int
+    peak_live_bytes: int
     size: int
     bound: int
     seconds: float
@@ -51,7 +51,7 @@ class Footprint:
     @property
     def ratio(self) -> float:
         """The competitive ratio: footprint over peak load (1.0 where the load is 0)."""
-        return self.size / self.peak_load if self.peak_load else 1.0
+        return self.size / self.peak_live_bytes if self.peak_live_bytes else 1.0
 
     @property
     def optimal(self) -> bool:
@@ -63,7 +63,7 @@ class Footprint:
         return {
             "planner": self.name,
             "buffers": self.buffers,
-            "peak_load": self.peak_load,
+            "peak_live_bytes": self.peak_live_bytes,
             "footprint": self.size,
             "ratio": self.ratio,
             "bound": self.bound,
@@ -93,7 +93,7 @@ def placed(trace: Trace, planner: Callable[[Trace], Placement], *, name: str = "
     begin = now()
     placement = planner(trace)
     seconds = now() - begin
-    peak = trace.peak_load
+    peak = trace.peak_live_bytes
     return Footprint(
         trace.name, name, len(trace.buffers), peak, placement.height, max(placement.bound, peak), seconds, placement
     )
@@ -127,7 +127,7 @@ def replayed(trace: Trace, make: Callable[[], Pool], *, name: str = "") -> Footp
     begin, allocator = now(), make()
     placement = replay(trace, allocator)
     seconds = now() - begin
-    peak, size = trace.peak_load, allocator.statistics.reserved.peak
+    peak, size = trace.peak_live_bytes, allocator.statistics.reserved.peak
     return Footprint(trace.name, name, len(trace.buffers), peak, size, peak, seconds, placement)
 
 

@@ -182,7 +182,7 @@ class Case(Shown):
         """Run what was planned by the clock that the limit asks for."""
         with self_check():
             if self.load is not None:
-                if found.trace.peak_load > self.load:
+                if found.trace.peak_live_bytes > self.load:
                     oracles.budget(found.trace, self.load)
                 return simulate(found.trace, self.machine, capacity=self.load)
             return simulate(found.trace, self.machine, found.placement)
@@ -290,7 +290,7 @@ def plan(
     >>> planned = gpumem.plan(gpumem.bundled("vgg16"), "gtx1080ti", load="70%")
     >>> planned
     Planned(vgg16_cifar_b100, load of 323.42 MiB on gtx1080ti: 7 swaps by search, footprint 353.48 MiB, overhead 0.00%)
-    >>> planned.trace.peak_load <= planned.load
+    >>> planned.trace.peak_live_bytes <= planned.load
     True
     """
     if not len(trace.ops):
@@ -300,9 +300,9 @@ def plan(
     call = planner_of(planner)
     name = planner if isinstance(planner, str) else call.name
     scores = _scores(call, name, not isinstance(planner, str), score)
-    options = _options(call, name, options, trace.peak_load)
+    options = _options(call, name, options, trace.peak_live_bytes)
     given = {what: limit for what, limit in (("pool", pool), ("load", load)) if limit is not None}
-    limits = {what: amount(limit, trace.peak_load, what) for what, limit in given.items()}
+    limits = {what: amount(limit, trace.peak_live_bytes, what) for what, limit in given.items()}
     case = Case.of(trace, machine, **limits, placer=placer, alignment=alignment)
 
     def solve(score: str) -> Combined:

@@ -114,7 +114,7 @@ class Planned(Shown):
     def _repr_html_(self) -> str:
         runs, out = (self.before, self.after), [human(run.copied(COPY_OUT)) for run in (self.before, self.after)]
         rows = [
-            ["peak load", *(human(run.trace.peak_load) for run in runs)],
+            ["peak load", *(human(run.trace.peak_live_bytes) for run in runs)],
             ["footprint", *(human(run.placement.height) for run in runs)],
             ["iteration", *(human_ns(run.timeline.makespan) for run in runs)],
             ["copied out", *out],
@@ -132,7 +132,7 @@ class Planned(Shown):
         columns: dict[str, list[Any]] = {
             "ops": [run.trace.n for run in runs.values()],
             "buffers": [len(run.trace.buffers) for run in runs.values()],
-            "peak_load_bytes": [run.trace.peak_load for run in runs.values()],
+            "peak_load_bytes": [run.trace.peak_live_bytes for run in runs.values()],
             "footprint_bytes": [run.placement.height for run in runs.values()],
             "ratio": [run.placement.ratio(run.trace) for run in runs.values()],
             "copied_out_bytes": [run.copied(COPY_OUT) for run in runs.values()],
@@ -166,8 +166,8 @@ class Planned(Shown):
             "load_limit": self.load_limit,
             "clock": self.clock,
             **asdict(self.counts),
-            "peak_load": before.trace.peak_load,
-            "peak_load_after": after.trace.peak_load,
+            "peak_live_bytes": before.trace.peak_live_bytes,
+            "peak_live_bytes_after": after.trace.peak_live_bytes,
             "footprint": before.placement.height,
             "footprint_after": after.placement.height,
             "ratio": before.placement.ratio(before.trace),
@@ -199,7 +199,7 @@ class Planned(Shown):
             f"{trace.name}: {trace.n} ops, {len(trace.buffers)} buffers, on {self.machine.name}, {goal}",
             "",
             f"{'':26}{'before':>14}{'after':>14}{'change':>10}",
-            versus("peak load", trace.peak_load, after.trace.peak_load, human),
+            versus("peak load", trace.peak_live_bytes, after.trace.peak_live_bytes, human),
             versus("footprint", before.placement.height, after.placement.height, human),
             f"{'competitive ratio':26}{ratios}",
             versus(f"iteration ({self.clock} clock)", before.timeline.makespan, after.timeline.makespan, human_ns),
@@ -209,7 +209,7 @@ class Planned(Shown):
             *([f"{'as it turns out':26}{self.realised}"] if self.realised else []),
             f"{'stalls':26}{stalls}",
         ]
-        told = unswapped(trace.peak_load, before.placement.height, self.pool, load_limit)
+        told = unswapped(trace.peak_live_bytes, before.placement.height, self.pool, load_limit)
         return "\n".join([*lines, *(["", told] if told else [])])
 
     @strict

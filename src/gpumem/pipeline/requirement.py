@@ -76,7 +76,7 @@ def need(trace: Trace, worked: Trace | None = None) -> Need:
     worked = convolving.add(trace) if worked is None else worked
     tensors = _reserved(trace)
     reserved = tensors if worked is trace else max(tensors, _reserved(worked))
-    return Need(trace.peak_load, at_the_peak(trace), tensors, reserved)
+    return Need(trace.peak_live_bytes, at_the_peak(trace), tensors, reserved)
 
 
 def _reserved(trace: Trace) -> int:

@@ -93,13 +93,13 @@ def in_pool(
     >>> in_pool(trace, 1000, swap=lambda t, n: Plan(), pool=best_fit).placement.height
     258
     """
-    step = max(trace.peak_load // STEPS, 1)
+    step = max(trace.peak_live_bytes // STEPS, 1)
     limit_of_load = limit if load_limit is None else min(load_limit, limit)
-    top, lowest, hint = min(limit_of_load, trace.peak_load), FAR, ""
+    top, lowest, hint = min(limit_of_load, trace.peak_live_bytes), FAR, ""
     steps, fits = _Steps(behind=max((top - 1) // step, 0) + 1), None
     while (k := steps.next()) is not None and not (lowest < FAR and work.over()):
         lower = top - k * step if k else limit_of_load
-        work.tell(f"trying a load limit of {lower / max(trace.peak_load, 1):.1%} of the peak load")
+        work.tell(f"trying a load limit of {lower / max(trace.peak_live_bytes, 1):.1%} of the peak load")
         try:
             found = at_load(trace, lower, swap=swap, pool=pool)
         except (NotReached, Infeasible) as stop:
@@ -190,14 +190,14 @@ def settle(
     Combined
         The one whose iteration is shortest, of those that were tried in time; `first` where none is better.
     """
-    step = max(trace.peak_load // STEPS, 1)
+    step = max(trace.peak_live_bytes // STEPS, 1)
     best, shortest = first, judge(first).makespan
     for swap in swaps:
         for level in range(ABOVE, -1, -1):
             if shortest <= least or work.over():
                 return best
             load_limit = min(first.load_limit + level * step, limit)
-            work.tell(f"settling at a load limit of {load_limit / max(trace.peak_load, 1):.1%} of the peak load")
+            work.tell(f"settling at a load limit of {load_limit / max(trace.peak_live_bytes, 1):.1%} of the peak load")
             try:
                 found = at_load(trace, load_limit, swap=swap, pool=pool)
             except (NotReached, Infeasible):

@@ -104,7 +104,7 @@ def realised(
     >>> from gpumem.io import bundled
     >>> from gpumem.swap import tensile
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 7 // 10
+    >>> limit = trace.peak_live_bytes * 7 // 10
     >>> planned = tensile(trace, machine, limit).apply(trace)
     >>> for spread in (0.0, 0.5):
     ...     found = realised(trace, planned, machine, Uncertainty(spread=spread), capacity=limit, draws=20)

@@ -155,8 +155,8 @@ def baseline(
     >>> from gpumem.io import bundled
     >>> from gpumem.swap import on_demand
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> swapped = on_demand(trace, machine, trace.peak_load * 7 // 10).apply(trace)
-    >>> line = simulate(swapped, machine, capacity=swapped.peak_load)
+    >>> swapped = on_demand(trace, machine, trace.peak_live_bytes * 7 // 10).apply(trace)
+    >>> line = simulate(swapped, machine, capacity=swapped.peak_live_bytes)
     >>> f"{line.overhead(baseline(trace, machine, swapped)):.1%}"
     '71.0%'
     """

@@ -95,7 +95,7 @@ def check_swap_planner(
     @hypothesis.settings(max_examples=examples, phases=PHASES, suppress_health_check=[*HealthCheck], **UNTIMED)
     @hypothesis.given(drawn, MACHINES, st.integers(1, 110))
     def held(trace: Trace, machine: Machine, percent: int) -> None:
-        _judge(chosen, trace, machine, max(trace.peak_load * percent // 100, 1), spared)
+        _judge(chosen, trace, machine, max(trace.peak_live_bytes * percent // 100, 1), spared)
 
     held()
 
@@ -134,8 +134,10 @@ def _judge(planner: Callable[..., Plan], trace: Trace, machine: Machine, limit: 
             ask()
         except CheckError as wrong:
             broken(rule, str(wrong), wrong)
-    if trace.peak_load <= limit and plan.decisions and "empty" not in spared:
-        broken("empty", f"the load of {trace.peak_load} bytes fits, and there are {len(plan.decisions)} decisions")
+    if trace.peak_live_bytes <= limit and plan.decisions and "empty" not in spared:
+        broken(
+            "empty", f"the load of {trace.peak_live_bytes} bytes fits, and there are {len(plan.decisions)} decisions"
+        )
     if again != plan:
         broken("deterministic", f"{plan.decisions} once, {again.decisions} the next time")
 

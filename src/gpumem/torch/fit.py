@@ -187,7 +187,7 @@ class _Asked:
                 )
             rule, words = self.rule, (convolving.FASTEST, convolving.NONE)
             if isinstance(rule, str) and rule not in words:
-                rule = amount(rule, found.trace.peak_load, "workspaces", least=0)
+                rule = amount(rule, found.trace.peak_live_bytes, "workspaces", least=0)
             worked = convolving.add(machine.timed(found.trace), rule=rule)
             self.captured[batch] = worked, need(found.trace, worked), found
         return self.captured[batch]

@@ -66,7 +66,7 @@ def rebatch(trace: Trace, factor: float, *, batch: int | None = None) -> Trace:
     --------
     >>> from gpumem.io import bundled
     >>> trace = bundled("vgg16")
-    >>> [round(rebatch(trace, factor).peak_load / trace.peak_load, 2) for factor in (0.5, 1, 2)]
+    >>> [round(rebatch(trace, factor).peak_live_bytes / trace.peak_live_bytes, 2) for factor in (0.5, 1, 2)]
     [0.67, 1.0, 1.68]
     """
     if not 0 < factor < math.inf:

@@ -101,5 +101,5 @@ class Placement(Shown):
     def ratio(self, trace: Trace) -> float:
         """Return the competitive ratio: footprint over peak load (1.0 where the load is 0)."""
         self.check_fits(trace)
-        peak = trace.peak_load
+        peak = trace.peak_live_bytes
         return self.height / peak if peak else 1.0

@@ -149,7 +149,7 @@ class Trace(Shown):
         return int(time[k]), int(load[k])
 
     @property
-    def peak_load(self) -> int:
+    def peak_live_bytes(self) -> int:
         """The largest device load in bytes: no placement can be lower."""
         return self.peak[1]
 
@@ -206,7 +206,7 @@ class Trace(Shown):
 
         >>> from gpumem.trace import Buffers, Ops
         >>> trace = Trace(Buffers.make([8, 4], [0, 0], [2, 1], host=[False, True]), Ops.make([[0], []], [[], []]))
-        >>> trace.host_side().peak_load
+        >>> trace.host_side().peak_live_bytes
         4
         """
         return Trace(replace(self.buffers, host=~self.buffers.host), Ops.make([], []), self.n, name=self.name)

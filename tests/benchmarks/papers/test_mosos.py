@@ -50,7 +50,7 @@ def convolutional() -> Trace:
 
 
 def study(trace: Trace) -> Study:
-    case = pipeline.Case.of(trace, CARD, load=trace.peak_load)
+    case = pipeline.Case.of(trace, CARD, load=trace.peak_live_bytes)
     return Study(case, {"seconds": 2.0, "effort": 0.01}, lambda text: None, lambda text: None, lambda factor: trace)
 
 

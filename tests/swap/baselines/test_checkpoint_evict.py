@@ -56,10 +56,10 @@ def test_what_is_made_on_the_way_stays_where_there_is_room() -> None:
 @pytest.mark.parametrize("passes, share", [(2, 50), (3, 50), (4, 40)])
 def test_programs_of_many_passes_come_down_for_less_than_by_cuts(passes: int, share: int) -> None:
     trace = unrolled(passes, 12)
-    limit = trace.peak_load * share // 100
+    limit = trace.peak_live_bytes * share // 100
     plan = checkpoint(trace, BARE, limit)
     again = plan.apply(trace)
-    assert again.peak_load <= limit
+    assert again.peak_live_bytes <= limit
     check.data_flow(trace, again)
     took = simulate(again, BARE, capacity=limit).overhead(simulate(trace, BARE))
     try:
@@ -96,7 +96,7 @@ def test_all_can_be_dropped_at_once_and_be_back_at_its_last_place(data: st.DataO
 def test_a_run_that_fits_has_counted_what_it_holds(data: st.DataObject) -> None:
     trace = data.draw(st.one_of(programs(), steps()))
     m = account(trace)
-    limit = data.draw(st.integers(max(trace.peak_load // 3, 1), max(trace.peak_load, 1)))
+    limit = data.draw(st.integers(max(trace.peak_live_bytes // 3, 1), max(trace.peak_live_bytes, 1)))
     rules = DropRules(limit, data.draw(st.integers(0, 2)), 1.0, np.ones(len(m.buffer)), 10**6, 10**9)
     until = np.full(len(m.size), -1)
     at, fits, steps_ = rollout(m, Facts.of(m), rules, until)
@@ -106,13 +106,13 @@ def test_a_run_that_fits_has_counted_what_it_holds(data: st.DataObject) -> None:
     if fits:  # at ops; places may need more where a value was taken back to an earlier drop
         again = Evictions.of(trace, m, limit=limit)
         plan = Plan.of(trace, again.decisions(again.price(at, until))).apply(trace)
-        assert plan.peak_load == costs.peak
+        assert plan.peak_live_bytes == costs.peak
 
 
 @given(st.data())
 def test_plans_for_many_passes_pass_the_oracles_and_are_the_same_each_time(data: st.DataObject) -> None:
     trace = data.draw(programs())
-    limit = data.draw(st.integers(max(trace.peak_load // 3, 1), trace.peak_load))
+    limit = data.draw(st.integers(max(trace.peak_live_bytes // 3, 1), trace.peak_live_bytes))
     try:
         plan = checkpoint(trace, BARE, limit)
     except (Infeasible, NotReached):
@@ -128,4 +128,4 @@ def test_plans_for_many_passes_pass_the_oracles_and_are_the_same_each_time(data:
 def test_a_search_that_is_late_says_so() -> None:
     trace = unrolled(3, 8)
     with pytest.raises(NotReached, match=work.LATE):
-        checkpoint(trace, BARE, trace.peak_load // 2, seconds=1e-9)
+        checkpoint(trace, BARE, trace.peak_live_bytes // 2, seconds=1e-9)

@@ -32,7 +32,7 @@ def test_the_lowest_limit_is_that_of_the_best_swap_set(data: st.DataObject) -> N
     d = Drops.of(r)
     settle(r, d)
     assume(0 < len(w) <= 10)
-    best = trace.peak_load
+    best = trace.peak_live_bytes
     for count in range(len(w) + 1):
         for gaps in combinations(range(len(w)), count):
             s, x = start(p), Evaluation.of(p)
@@ -56,8 +56,8 @@ def test_the_search_is_as_good_as_brute_force_in_three_modes(data: st.DataObject
     menu = data.draw(st.one_of(st.just({}), menus(trace)))
     found = Annealing(Instance.of(trace, target, 1, recompute=True, algorithms=menu), 1.0, 0)
     p, r, w = found.p, found.r, found.w
-    assume(0 < len(w) <= 8 and trace.peak_load > 1 and len(r.can))
-    limit = data.draw(st.integers(max(trace.peak_load // 2, 1), trace.peak_load - 1))
+    assume(0 < len(w) <= 8 and trace.peak_live_bytes > 1 and len(r.can))
+    limit = data.draw(st.integers(max(trace.peak_live_bytes // 2, 1), trace.peak_live_bytes - 1))
     least, x, d = None, Evaluation.of(p), Drops.of(r)
     ways = [range(int(first), int(stop)) for first, stop in pairwise(r.ways.first)]
     every = ([0, 1, *([2] if r.lasts[g] else [])] for g in range(len(w)))

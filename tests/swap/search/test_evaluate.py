@@ -56,11 +56,11 @@ def test_a_state_without_overload_runs_without_stall(data: st.DataObject) -> Non
     if s.used[1] > 1 and data.draw(st.booleans()):
         s.ins[: s.used[1]] = data.draw(st.permutations(s.ins[: s.used[1]].tolist()))
     retime(p, d, s, x)
-    fits = [limit for limit in range(1, trace.peak_load + 1) if evaluate(p, d, s, x, limit)[1] == 0]
+    fits = [limit for limit in range(1, trace.peak_live_bytes + 1) if evaluate(p, d, s, x, limit)[1] == 0]
     assume(fits)
     swapped = Plan(tuple(swaps(p, w, d, s, x)), trace.n).apply(trace)
     check.data_flow(trace, swapped)
-    assert swapped.peak_load <= fits[0]
+    assert swapped.peak_live_bytes <= fits[0]
     line = simulate(swapped, target, capacity=fits[0])
     assert line.stalls == {"data": 0, "copy": 0, "memory": 0}
 
@@ -90,12 +90,12 @@ def test_a_state_without_overload_takes_what_reruns_take(data: st.DataObject) ->
         if not at[g]:
             toggle(p, d, s, g)
     retime(p, d, s, x)
-    fits = [limit for limit in range(1, trace.peak_load + 250) if evaluate(p, d, s, x, limit)[1] == 0]
+    fits = [limit for limit in range(1, trace.peak_live_bytes + 250) if evaluate(p, d, s, x, limit)[1] == 0]
     assume(fits)
     other = found.changes(d.c)
     swapped = Plan.of(trace, [*swaps(p, w, d, s, x), *other]).apply(trace)
     check.data_flow(Plan.of(trace, [c for c in other if isinstance(c, Variant)]).apply(trace), swapped)
-    assert swapped.peak_load <= fits[0]
+    assert swapped.peak_live_bytes <= fits[0]
     line = simulate(swapped, target, capacity=fits[0])
     assert line.stalls == {"data": 0, "copy": 0, "memory": 0}
     assert line.makespan == p.turn + d.added.sum() + d.longer.sum() == x.turn[0]

@@ -109,7 +109,10 @@ def test_one_change_after_another_is_what_apply_makes_of_all(data: st.DataObject
     np.testing.assert_array_equal(d.duration, time[~ran])
     np.testing.assert_array_equal(d.duration - d.longer, target.durations(fastest(trace, found.choices)))
     np.testing.assert_array_equal(d.held[1::2], again.load()[~ran])
-    assert max(d.held[1::2].max(), max((d.held[2 * i] for i in np.flatnonzero(d.wanted)), default=0)) == again.peak_load
+    assert (
+        max(d.held[1::2].max(), max((d.held[2 * i] for i in np.flatnonzero(d.wanted)), default=0))
+        == again.peak_live_bytes
+    )
     there, w = [x for x in decisions if isinstance(x, Recompute | Hold)], found.w
     wanted = [x for x in there if isinstance(x, Recompute) or x.at >= 0]
     for made in replays(Device(trace, Origins.of(trace), there), wanted):

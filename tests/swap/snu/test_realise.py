@@ -107,7 +107,7 @@ def test_the_clock_is_asked_until_the_deadline(monkeypatch: pytest.MonkeyPatch) 
 def test_a_solution_in_which_nothing_is_away() -> None:
     trace = held_over(2, 4)
     f, breaks = relax(trace, GTX, stalls=True), np.arange(10)
-    some = program.WholeProgram(f, breaks, trace.peak_load, 8)
+    some = program.WholeProgram(f, breaks, trace.peak_live_bytes, 8)
     nothing = some.gone_at(np.full(some.rows.columns, 0.4))
     for gap, instant in (nothing, [np.zeros(0, np.int64)] * 2):
         away = Away.of(f, breaks, gap, instant)

@@ -90,7 +90,7 @@ def each_way(trace: gpumem.Trace, text: str) -> list[tuple[str, gpumem.Trace]]:
 
 def with_workspaces(trace: gpumem.Trace, text: str) -> gpumem.Trace:
     """Add workspaces as `--workspaces` says, and tell how many and how large."""
-    rule = text if text in ("fastest", "none") else _bytes(text, trace.peak_load)
+    rule = text if text in ("fastest", "none") else _bytes(text, trace.peak_live_bytes)
     if rule == "none":
         return trace
     from gpumem.simulator import workspaces

@@ -25,7 +25,7 @@ class Run(Shown):
     timeline: Timeline
 
     def _facts(self) -> Facts:
-        load, height = human(self.trace.peak_load), human(self.placement.height)
+        load, height = human(self.trace.peak_live_bytes), human(self.placement.height)
         makespan = human_ns(self.timeline.makespan)
         return {"": self.trace.name, "peak load": load, "footprint": height, "makespan": makespan}
 

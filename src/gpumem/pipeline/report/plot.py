@@ -84,7 +84,7 @@ def profile(
         begins = np.append(0, kept[:-1] + 1)  # of what a copy or a rerun holds, the most counts with the op behind it
         ax.step(steps, np.maximum.reduceat(after.load(), begins) / _MIB, where="post", label="planned", color="#c44e52")
     if limit is not None:
-        at = amount(limit, before.peak_load, "limit") / _MIB
+        at = amount(limit, before.peak_live_bytes, "limit") / _MIB
         ink = ax.spines["bottom"].get_edgecolor()  # black would not be seen on a dark ground
         ax.axhline(at, linestyle="--", linewidth=0.8, color=ink, label="limit")
     ax.set(xlabel="op", ylabel="device load (MiB)", title=before.name, ylim=(0, None))

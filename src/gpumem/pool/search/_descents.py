@@ -199,7 +199,7 @@ class Descents:
     def _levels(self, turn: int) -> Iterator[I64]:
         """Yield buffers to search for: those of the largest size, of the largest area, and all there is time for."""
         b, free = self.problem.trace.buffers, self.problem.free[: self.most]
-        large = int(np.count_nonzero(b.size[free] >= LARGE * self.problem.trace.peak_load))
+        large = int(np.count_nonzero(b.size[free] >= LARGE * self.problem.trace.peak_live_bytes))
         if 0 < large < 0.8 * len(free):
             yield np.arange(large)
         weight = b.size[free] * (b.end - b.start)[free].astype(np.float64) ** POWERS[turn % len(POWERS)]

@@ -76,7 +76,7 @@ class PlacementProblem:
         grain = int(np.gcd.reduce(np.append(b.size[ids], a)))  # every top is a multiple of it
         load = self.peak_units(ids) * a - int(self.padding[ids].max(initial=0))
         load = max(load, _peak(self.trace, b.size, ids), self.floor)
-        return max(self.height(-(-load // grain) * grain), self.trace.peak_load, self.floor)
+        return max(self.height(-(-load // grain) * grain), self.trace.peak_live_bytes, self.floor)
 
     def load(self, ids: I64) -> int:
         """Return the peak load of some buffers and of what is fixed, in bytes, padded."""
@@ -201,4 +201,4 @@ def _fixed(trace: Trace, alignment: int, fixed: Mapping[int, int]) -> I64:
 
 def _peak(trace: Trace, size: I64, ids: I64) -> int:
     b = trace.buffers
-    return Trace.from_lifetimes(size[ids], b.start[ids], b.end[ids], n=trace.n).peak_load if len(ids) else 0
+    return Trace.from_lifetimes(size[ids], b.start[ids], b.end[ids], n=trace.n).peak_live_bytes if len(ids) else 0

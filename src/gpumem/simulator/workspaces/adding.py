@@ -153,7 +153,7 @@ def add(trace: Trace, table: Sequence[Algorithm] = TABLE, *, rule: str | int = F
     --------
     >>> from gpumem import bundled
     >>> trace = bundled("vgg16")
-    >>> [add(trace, rule=rule).peak_load for rule in ("none", 2**20, "fastest")]
+    >>> [add(trace, rule=rule).peak_live_bytes for rule in ("none", 2**20, "fastest")]
     [484472336, 484472336, 536966672]
     """
     _check_rule(rule)

@@ -103,8 +103,8 @@ def bayes(
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 65 // 100
-    >>> bayes(trace, machine, limit).apply(trace).peak_load <= limit
+    >>> limit = trace.peak_live_bytes * 65 // 100
+    >>> bayes(trace, machine, limit).apply(trace).peak_live_bytes <= limit
     True
 
     References
@@ -128,7 +128,7 @@ def bayes(
         if isinstance(best, Proposal) and best.makespan <= found.line.makespan:
             break
     if not search.results:
-        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+        raise NotReached(trace.peak_live_bytes, limit, hint=work.LATE)
     return search.plan(limit)
 
 

@@ -155,9 +155,9 @@ def autoswap(
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 7 // 10
+    >>> limit = trace.peak_live_bytes * 7 // 10
     >>> plan = autoswap(trace, machine, limit)
-    >>> plan.apply(trace).peak_load <= limit
+    >>> plan.apply(trace).peak_live_bytes <= limit
     True
 
     References
@@ -217,7 +217,7 @@ def best_plan(
         if makespan <= found.line.makespan:
             break
     if best is None:
-        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+        raise NotReached(trace.peak_live_bytes, limit, hint=work.LATE)
     holds.settle(best.plan.swaps)
     return best
 

@@ -96,8 +96,8 @@ def capuchin(
     --------
     >>> from gpumem.io import bundled
     >>> trace = bundled("resnet18")
-    >>> plan = capuchin(trace, Machine.named("gtx1080ti"), trace.peak_load // 2)
-    >>> plan.apply(trace).peak_load <= trace.peak_load // 2
+    >>> plan = capuchin(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes // 2)
+    >>> plan.apply(trace).peak_live_bytes <= trace.peak_live_bytes // 2
     True
 
     References
@@ -107,7 +107,7 @@ def capuchin(
     if fits(trace, limit):
         return Plan.of(trace)
     if work.over():
-        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+        raise NotReached(trace.peak_live_bytes, limit, hint=work.LATE)
     c = AccessPattern.of(trace, machine, limit, threshold)
     choice = _choose(c, limit, recompute, queue)
     return _with_feedback(c, choice, limit, feedback)
@@ -115,7 +115,7 @@ def capuchin(
 
 def _choose(c: AccessPattern, limit: int, recompute: bool, queue: bool) -> Choice:
     """Of the ways that get to the limit, that with the shortest iteration, as it is without feedback."""
-    reached, found = c.trace.peak_load, list[Choice]()
+    reached, found = c.trace.peak_live_bytes, list[Choice]()
     for again, anew in WAYS if recompute else WAYS[-1:]:
         load, choice = _lowered(c, limit, again, anew, queue)
         reached = min(reached, load)
@@ -129,7 +129,7 @@ def _choose(c: AccessPattern, limit: int, recompute: bool, queue: bool) -> Choic
 
 def _lowered(c: AccessPattern, limit: int, again: bool, anew: bool, queue: bool) -> tuple[int, Choice | None]:
     """Take candidates until the load fits, with what recomputation holds on the way; return the load, None above it."""
-    target, lowest = limit, c.trace.peak_load
+    target, lowest = limit, c.trace.peak_live_bytes
     while target > 0 and not work.over():
         choice = select(c, target, again, anew, queue)
         load = _tight(c, choice, _due(c, choice), limit).peak

@@ -100,8 +100,8 @@ def checkpoint(
     --------
     >>> from gpumem.io import bundled
     >>> trace = bundled("resnet18")
-    >>> plan = checkpoint(trace, Machine.named("gtx1080ti"), trace.peak_load // 2)
-    >>> plan.apply(trace).peak_load <= trace.peak_load // 2
+    >>> plan = checkpoint(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes // 2)
+    >>> plan.apply(trace).peak_live_bytes <= trace.peak_live_bytes // 2
     True
 
     References
@@ -189,13 +189,13 @@ def _printed(
     segments: int | None,
 ) -> tuple[int, Plan]:
     """The peak and the plan of the first number of segments that reaches the limit, or of the lowest peak."""
-    best = trace.peak_load, Plan.of(trace)
+    best = trace.peak_live_bytes, Plan.of(trace)
     for count in work.each([segments] if segments is not None else _counts(len(mine))):
         plan = Plan.of(trace, _dropped(trace, found, mine, count))
         again = plan.apply(trace)
         pinned = int(again.load(host=True).max(initial=0))
-        if again.peak_load < best[0] and pinned <= machine.pinned:
-            best = again.peak_load, plan
+        if again.peak_live_bytes < best[0] and pinned <= machine.pinned:
+            best = again.peak_live_bytes, plan
         if best[0] <= limit:
             break
     return best

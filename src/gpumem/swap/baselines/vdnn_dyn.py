@@ -73,7 +73,7 @@ def vdnn_dyn(
     >>> from gpumem.swap.baselines.vdnn import vdnn
     >>> trace, machine = bundled("resnet18"), Machine.named("gtx1080ti")
     >>> for percent, layers in ((70, "conv"), (50, "all")):
-    ...     limit = trace.peak_load * percent // 100
+    ...     limit = trace.peak_live_bytes * percent // 100
     ...     vdnn_dyn(trace, machine, limit) == vdnn(trace, machine, limit, layers=layers)
     True
     True
@@ -85,15 +85,15 @@ def vdnn_dyn(
     check_ops(algorithms or (), trace)
     menu = menu_of(trace, machine) if algorithms is None else algorithms
     lean = smallest(trace, machine, menu)
-    if fits(lean, limit) and trace.peak_load <= limit:
+    if fits(lean, limit) and trace.peak_live_bytes <= limit:
         return Plan.of(trace)
-    lowest = trace.peak_load
+    lowest = trace.peak_live_bytes
     for layers, downgraded in work.each(PASSES):
         swaps = offloads(trace, machine, limit, layers, strict) if layers else []
         room = _room(lean, swaps, limit) if downgraded else np.full(trace.n, LARGE)
         chosen = [fastest_way(ways, int(room[op])) for op, ways in menu.items()]
         plan = Plan.of(trace, [*swaps, *(way for way in chosen if way.name != trace.ops.name[way.op])])
-        if (load := plan.apply(trace).peak_load) <= limit:
+        if (load := plan.apply(trace).peak_live_bytes) <= limit:
             return plan
         lowest = min(lowest, load)
     raise NotReached(lowest, limit, hint=work.hint("vDNN offloads what layers read, and nothing else"))

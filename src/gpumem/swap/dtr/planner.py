@@ -75,7 +75,7 @@ def online(
     --------
     >>> from gpumem.io import bundled
     >>> trace = bundled("vgg16")
-    >>> run = online(trace, Machine.named("gtx1080ti"), trace.peak_load * 3 // 4)
+    >>> run = online(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes * 3 // 4)
     >>> run.how == RAN, run.again > 0
     (True, True)
     """
@@ -137,8 +137,8 @@ def dtr(
     --------
     >>> from gpumem.io import bundled
     >>> trace = bundled("resnet18")
-    >>> plan = dtr(trace, Machine.named("gtx1080ti"), trace.peak_load * 2 // 3)
-    >>> plan.apply(trace).peak_load <= trace.peak_load * 2 // 3
+    >>> plan = dtr(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes * 2 // 3)
+    >>> plan.apply(trace).peak_live_bytes <= trace.peak_live_bytes * 2 // 3
     True
 
     References
@@ -148,14 +148,14 @@ def dtr(
     if fits(trace, limit):
         return Plan.of(trace)
     s, judge = Remade.of(trace, machine), Judge(trace, machine, limit)
-    tried = _Budgets(floor(trace)[1], trace.peak_load, limit)
+    tried = _Budgets(floor(trace)[1], trace.peak_live_bytes, limit)
     for _ in work.each(range(TRIES)):
         run, slack = _within(s, tried.budget, heuristic, free, OVERHEAD), FAR
         if run.how == RAN:
             plan = Plan.of(trace, decisions(trace, run.stays))
             swapped = plan.apply(trace)
             judge.offer(plan, swapped)
-            slack = limit - swapped.peak_load
+            slack = limit - swapped.peak_live_bytes
         if not tried.go_on(slack):
             break
     if judge.best is None:

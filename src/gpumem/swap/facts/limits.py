@@ -32,7 +32,7 @@ def trimmed(trace: Trace, limit: int, *, always: bool) -> Trace:
 
     Those of values that reruns may need are dropped only where it must be.
     """
-    if limit >= trace.peak_load or not (always or limit < _most_held(trace)[1]):
+    if limit >= trace.peak_live_bytes or not (always or limit < _most_held(trace)[1]):
         return trace
     less = without_tails(trace)
     return without_tails(trace, every=True) if limit < _most_held(less)[1] else less
@@ -53,7 +53,7 @@ def keep_tails(trace: Trace, plan: Plan, machine: Machine, limit: int) -> Plan:
         gone = {*drops[:count]}
         tried = replace(plan, decisions=tuple(d for d in plan.decisions if d not in gone))
         swapped = tried.apply(trace)
-        fine = swapped.peak_load <= limit and simulate(swapped, machine, capacity=limit).makespan <= least
+        fine = swapped.peak_live_bytes <= limit and simulate(swapped, machine, capacity=limit).makespan <= least
         best = tried if fine else best
         return fine
 
@@ -83,7 +83,7 @@ def fits(trace: Trace, limit: int) -> bool:
     """
     if limit < 1:
         raise ValueError(f"limit: {limit} bytes is below 1")
-    if trace.peak_load <= limit:
+    if trace.peak_live_bytes <= limit:
         return True
     op, needs = floor(trace)
     if limit < needs:
@@ -118,7 +118,7 @@ class Judge:
         `swapped`: what it makes of the trace, where that is known.
         """
         swapped = plan.apply(self.trace) if swapped is None else swapped
-        load, pinned = swapped.peak_load, int(swapped.load(host=True).max())
+        load, pinned = swapped.peak_live_bytes, int(swapped.load(host=True).max())
         if pinned <= self.machine.pinned:
             self.lowest = min(self.lowest, load)
         elif load <= self.limit:
@@ -139,7 +139,7 @@ class Judge:
 
     def missed(self, otherwise: str) -> NotReached:
         """Return what to raise without a plan: which load is the lowest, and what else plans within the limit lack."""
-        hints, reached = [work.hint(otherwise)], min(self.lowest, self.trace.peak_load)
+        hints, reached = [work.hint(otherwise)], min(self.lowest, self.trace.peak_live_bytes)
         if self.pinned < FAR:
             has = f"{self.machine.name} has {exact(self.machine.pinned)}"
             lacking = f"a plan within the limit keeps {exact(self.pinned)} of pinned memory at least, {has}"

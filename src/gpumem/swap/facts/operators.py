@@ -92,8 +92,8 @@ def operators(trace: Trace, machine: Machine, plan: Plan, limit: int, *, algorit
     >>> from gpumem import bundled
     >>> from gpumem.simulator import workspaces
     >>> trace, machine = workspaces.add(bundled("vgg16")), Machine.named("p40")
-    >>> plan = operators(trace, machine, Plan.of(trace), trace.peak_load * 95 // 100)
-    >>> len(plan.decisions), plan.apply(trace).peak_load <= trace.peak_load * 95 // 100
+    >>> plan = operators(trace, machine, Plan.of(trace), trace.peak_live_bytes * 95 // 100)
+    >>> len(plan.decisions), plan.apply(trace).peak_live_bytes <= trace.peak_live_bytes * 95 // 100
     (2, True)
     """
     menu = menu_of(trace, machine) if algorithms is None else algorithms

@@ -104,7 +104,7 @@ def relax(trace: Trace, machine: Machine, *, stalls: bool, recompute: bool = Fal
     time, held = times.start[: n + 1], _held(trace)
     if not stalls:
         w = w.where(times.start[w.before] - times.end[w.after] >= w.in_ns)
-    free = _tiny(w, n, tiny * trace.peak_load)
+    free = _tiny(w, n, tiny * trace.peak_live_bytes)
     held, w = held - _covered(w.where(free), n), w.where(~free)
     instants = (2 * w.opens + 1, 2 * w.after + 2, 2 * w.before - 1, 2 * w.before)
     again = least_again(trace, duration, w) if recompute else np.full(len(w), np.inf)

@@ -39,7 +39,7 @@ def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, room: f
     """
     found = gaps(trace)
     mine = np.isin(found.buffer, outputs)
-    needs, least = without(trace.load(), found.where(mine)), trace.peak_load // TINY if room < 1 else 1
+    needs, least = without(trace.load(), found.where(mine)), trace.peak_live_bytes // TINY if room < 1 else 1
     found = found.where(~mine & (found.size >= least) & (found.before > found.after + 1))
     chosen = _largest_first(found, needs, room * limit)
     return _timed(trace, machine, found.where(chosen), needs > room * limit)

@@ -90,7 +90,7 @@ class Annealing:
         self.trace, self.choices, self.recorded = i.trace, i.choices, i.recorded
         self.p, self.r, self.w = i.p, i.r, i.w
         self.effort, self.seed, self.pace = effort, seed, pace or Pace()
-        self.x, self.now, peak = Evaluation.of(self.p), start(self.p), self.trace.peak_load
+        self.x, self.now, peak = Evaluation.of(self.p), start(self.p), self.trace.peak_live_bytes
         self.d, self.best = Drops.of(self.r), self.now.copy()
         settle(self.r, self.d)
         self.best_c = self.d.c.copy()
@@ -224,7 +224,9 @@ class Annealing:
             with self.pace.timed(self.cost) as taken:
                 done = taken[0] = anneal(*state, random, self.limits, steps, heat, less, budget, weight, rate)
             if self.limits[3] < FAR:
-                work.tell(f"{self.limits[2] / self.trace.peak_load:.1%} of the peak, stalls of {self.limits[3]} ns")
+                work.tell(
+                    f"{self.limits[2] / self.trace.peak_live_bytes:.1%} of the peak, stalls of {self.limits[3]} ns"
+                )
             if done < steps:
                 return True
         return False

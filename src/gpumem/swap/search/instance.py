@@ -86,7 +86,7 @@ def problem(
     w = windows(trace, machine)
     named = {(d.buffer, d.after) for d in (() if plan is None else plan.decisions) if isinstance(d, Swap | Recompute)}
     rows = w.rows(n)
-    large = w.size >= SMALLEST * trace.peak_load
+    large = w.size >= SMALLEST * trace.peak_live_bytes
     large[[rows[gap] for gap in named if gap in rows]] = True
     w = w.where(large)
     useful = _useful(w, begin, end, turn, trace, goal)

@@ -138,7 +138,7 @@ def search(
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 61 // 100
+    >>> limit = trace.peak_live_bytes * 61 // 100
     >>> plan = search(trace, machine, limit, effort=0.01)
     >>> simulate(plan.apply(trace), machine, capacity=limit).overhead(simulate(trace, machine))
     0.0
@@ -154,7 +154,7 @@ def search(
     check_ops(algorithms or (), trace)
     menu = (menu_of(trace, machine) if algorithms is None else algorithms) if recompute else {}
     menu = {ways[0].op: ways for ways in choices_of(trace, machine, menu)}
-    if fits(smallest(trace, machine, menu), limit) and trace.peak_load <= limit:
+    if fits(smallest(trace, machine, menu), limit) and trace.peak_live_bytes <= limit:
         return keep_tails(tails.trace, tails.dropped(Plan.of(trace)), machine, limit)
     judge = Judge(trace, machine, limit)
     known, pace = dict[int, Plan](), Pace()
@@ -227,17 +227,17 @@ def lowest(
         return tails.dropped(plan), limit
     least = floor(trace)[1]
     found = Annealing(Instance.of(trace, machine, least), effort, seed)
-    if trace.peak_load <= least or not len(found.w):
-        return Plan.of(trace), trace.peak_load
+    if trace.peak_live_bytes <= least or not len(found.w):
+        return Plan.of(trace), trace.peak_live_bytes
     found.without_stalls(0.6)
     reached = [(found.plan(), int(found.limits[2]))]
     if stall > 0:
         found.a_little_stall(0.4, int(stall * found.p.turn))
         reached.append((found.plan(), int(found.limits[2])))
-    kept = [(Plan.of(trace), trace.peak_load)]
+    kept = [(Plan.of(trace), trace.peak_live_bytes)]
     for plan, limit in reached:
         swapped = plan.apply(trace)
-        limit = max(limit, swapped.peak_load)
+        limit = max(limit, swapped.peak_live_bytes)
         if simulate(swapped, machine, capacity=limit).overhead(baseline(trace, machine, swapped)) <= stall:
             kept.append((plan, limit))
     return min(kept, key=lambda row: row[1])

@@ -59,7 +59,7 @@ def most_robust(
     """
     found: Candidates = {}
     for plan in _candidates(trace, machine, limit, uncertainty, plain, others):
-        if plan not in found and (swapped := plan.apply(trace)).peak_load <= limit:
+        if plan not in found and (swapped := plan.apply(trace)).peak_live_bytes <= limit:
             found[plan] = swapped
     costs = [_estimated(trace, machine, limit, swapped) for swapped in found.values()]
     found = {plan: swapped for (plan, swapped), cost in zip(found.items(), costs) if cost <= costs[0] + PRICE}

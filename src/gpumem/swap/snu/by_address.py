@@ -108,7 +108,7 @@ def by_address(
     >>> from gpumem.trace import rebatch
     >>> from gpumem.io import bundled
     >>> trace, machine = rebatch(bundled("resnet18"), 10), Machine.named("rx5700xt")
-    >>> capacity = trace.peak_load * 7 // 10
+    >>> capacity = trace.peak_live_bytes * 7 // 10
     >>> found = by_address(trace, machine, capacity)
     >>> found.turns[0].copies_in, found.turns[0].scattered  # five times there were bytes, in several pieces
     (6, 5)

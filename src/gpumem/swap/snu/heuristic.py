@@ -63,8 +63,8 @@ def heuristic(trace: Trace, machine: Machine, limit: int, *, seconds: float | No
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 7 // 10
-    >>> heuristic(trace, machine, limit).apply(trace).peak_load <= limit
+    >>> limit = trace.peak_live_bytes * 7 // 10
+    >>> heuristic(trace, machine, limit).apply(trace).peak_live_bytes <= limit
     True
 
     References

@@ -128,7 +128,7 @@ def solve_ilp(
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("mlp3"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 9 // 10
+    >>> limit = trace.peak_live_bytes * 9 // 10
     >>> ilp(trace, machine, limit, gap=0.05) == solve_ilp(trace, machine, limit, gap=0.05).plan
     True
 
@@ -184,13 +184,13 @@ class _Search(Incumbent):
             return
         f = relax(self.trace, self.machine, stalls=True)
         with work.part(share=SHARE):
-            found = refine(f, self.trace.peak_load, self.limit, ROUNDS, SIZE)
+            found = refine(f, self.trace.peak_live_bytes, self.limit, ROUNDS, SIZE)
         self.raise_bound(found.dual, sure)
         breaks = found.breaks
         few = np.unique(breaks // 2 * 2)
         few = few[np.linspace(0, len(few) - 1, min(COARSE, len(few))).round().astype(np.int64)]
         with work.part(share=SHARE):
-            self.round(f.where(f.w.size >= COARSEST * self.trace.peak_load), few, sure=False)
+            self.round(f.where(f.w.size >= COARSEST * self.trace.peak_live_bytes), few, sure=False)
         for _ in range(ROUNDS if work.hurried() else 0):
             if self.done or work.over() or not self.left:
                 break
@@ -207,7 +207,7 @@ class _Search(Incumbent):
 
     def round(self, f: Fluid, breaks: I64, *, sure: bool) -> I64:
         """Solve the program once; return instants to look at the next time."""
-        program = WholeProgram(f, breaks, self.trace.peak_load, self.limit, self.host)
+        program = WholeProgram(f, breaks, self.trace.peak_live_bytes, self.limit, self.host)
         x = self.solve(program, sure)
         self.left = x is not None
         return breaks[:0] if x is None else self.large(Away.of(f, breaks, *program.gone_at(x)))
@@ -233,7 +233,7 @@ class _Search(Incumbent):
 
     def exactly(self, f: Fluid, sure: bool) -> None:
         """Solve the program that says what a plan says; look at every order of copies, and tell it what that takes."""
-        program = PlacedProgram(f, self.trace.peak_load, self.limit, self.trace.load(), self.host)
+        program = PlacedProgram(f, self.trace.peak_live_bytes, self.limit, self.trace.load(), self.host)
         for _ in range((TURNS if work.hurried() else FEW) if sure else COARSE):
             if self.done or work.over() or not self.left:
                 break
