@@ -137,7 +137,7 @@ class Question(Shown):
         expect(self.name, "what it returned", found, "Plan")
         after = found.apply(self.trace)
         oracles.data_flow(self.trace, after)
-        if after.peak_live_bytes > self.limit or after.load(host=True).max() > self.machine.pinned:
+        if after.peak_live_bytes > self.limit or after.live_bytes(host=True).max() > self.machine.pinned:
             oracles.budget(after, self.limit, host=self.machine.pinned)
         line, before = simulate(after, self.machine, capacity=self.limit), baseline(self.trace, self.machine, after)
         copied = {role: after.ops.role == role for role in (COPY_OUT, COPY_IN)}

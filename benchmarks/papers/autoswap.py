@@ -100,11 +100,11 @@ def profiles(study: Study, planner: Callable[..., Plan]) -> Figure:
     """Return figure 8: the load over the ops, unswapped, at two limits, and with every candidate absent."""
     trace, machine = study.case.trace, study.case.machine
     found = candidates(trace, machine, 1)
-    loads = {"unswapped": trace.load()}
+    loads = {"unswapped": trace.live_bytes()}
     for part in TWO:
         planned = study.at(int(trace.peak_live_bytes * part), "autoswap", planner)
         if planned is not None:
-            loads[f"at {part:.0%}"] = planned.trace.load()[recorded(planned.trace)]
+            loads[f"at {part:.0%}"] = planned.trace.live_bytes()[recorded(planned.trace)]
     loads["load_min"] = without(found.load, found.gaps)
     series = [
         Series(name, list(map(float, range(len(load)))), [size / MIB for size in load.tolist()])

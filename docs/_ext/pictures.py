@@ -210,7 +210,7 @@ def _both(ax: Axes, name: str) -> None:
 def _load_of(trace: gpumem.Trace, mine: Any) -> Any:
     """The load of some of the buffers."""
     buffers = trace.buffers
-    return replace(trace, buffers=replace(buffers, size=np.where(mine, buffers.size, 0))).load()
+    return replace(trace, buffers=replace(buffers, size=np.where(mine, buffers.size, 0))).live_bytes()
 
 
 @picture()

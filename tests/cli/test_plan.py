@@ -123,7 +123,7 @@ def test_a_limit_that_binds_nothing_gives_a_plan_of_nothing(
     assert row["makespan_ns"] == row["makespan_before_ns"]
     assert Plan.from_json((tmp_path / "plan.json").read_bytes()) == Plan((), 10, "net")
     written = load(tmp_path / "trace.json.gz")
-    assert written.trace.load().tolist() == net().load().tolist()
+    assert written.trace.live_bytes().tolist() == net().live_bytes().tolist()
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_out_writes_files_that_agree_with_each_other(
     names = {e["tid"]: e["args"]["name"] for e in timeline["traceEvents"] if e["ph"] == "M"}
     assert [names[e["tid"]] for e in spans] == [op.stream for op in trace.ops]
     counters = [e["args"]["bytes"] for e in timeline["traceEvents"] if e["ph"] == "C"]
-    assert counters == trace.load().tolist()
+    assert counters == trace.live_bytes().tolist()
 
     for name in PICTURES:
         data = (folder / name).read_bytes()

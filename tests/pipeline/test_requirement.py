@@ -6,7 +6,7 @@ import pytest
 
 import gpumem
 from gpumem import Machine, Trace
-from gpumem.pipeline import at_the_peak, need
+from gpumem.pipeline import peak_by_kind, need
 from gpumem.pipeline.requirement import CONTEXT, context_of
 from gpumem.pool import Caching, replay
 from gpumem.simulator import workspaces
@@ -27,7 +27,7 @@ def test_a_step_takes_what_its_allocator_reserves_with_its_workspaces() -> None:
     assert (found.live, found.tensors) == (trace.peak_live_bytes, reserved(trace))
     assert found.reserved == reserved(workspaces.add(trace)) == found.tensors + found.workspaces
     assert need(trace, trace).workspaces == 0
-    assert found.kinds == at_the_peak(trace) and sum(size for _, size in found.kinds) == trace.peak_live_bytes
+    assert found.kinds == peak_by_kind(trace) and sum(size for _, size in found.kinds) == trace.peak_live_bytes
 
 
 def test_a_buffer_that_wraps_and_moves_is_reserved_for() -> None:

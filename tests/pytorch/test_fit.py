@@ -267,7 +267,7 @@ def test_fit_on_the_command_line(cli: Cli, train: Path, tmp_path: Path) -> None:
     plan = Plan.from_json((tmp_path / "planned" / "plan.json").read_text())
     before = io.read(tmp_path / "planned" / "captured.json.gz")
     after = io.load(tmp_path / "planned" / "trace.json.gz")
-    assert plan.apply(before).load().tolist() == after.trace.load().tolist()
+    assert plan.apply(before).live_bytes().tolist() == after.trace.live_bytes().tolist()
     assert after.placement is not None and after.placement.height <= 64 * MIB
     row = cli(*words, "--json").json
     assert row["batch"] == 8192 and not row["fits"] and row["plan"]["footprint_after"] <= 64 * MIB
@@ -296,7 +296,7 @@ def test_capture_writes_a_trace_that_other_commands_read(cli: Cli, train: Path, 
     assert ran.out.splitlines()[-1] == f"next: gpumem plan {out} --limit 70% --machine rtx4090"
     mine = capture(load_make(train), batch=8192)
     read = io.read(out)
-    assert (read.name, read.n, read.load().tolist()) == ("train", mine.n, mine.load().tolist())
+    assert (read.name, read.n, read.live_bytes().tolist()) == ("train", mine.n, mine.live_bytes().tolist())
     assert read.ops.flops.tolist() == mine.ops.flops.tolist() and read.ops.module == mine.ops.module
     assert cli("info", out, "--json").json[0]["peak_live_bytes"] == mine.peak_live_bytes
     row = cli("capture", f"{train}:make", "-o", out, "--batch", 8192, "--json").json

@@ -96,7 +96,7 @@ class _Written:
 
     def row(self) -> dict[str, object]:
         """Return what there is to say about it for JSON, in bytes."""
-        from gpumem.pipeline import at_the_peak
+        from gpumem.pipeline import peak_by_kind
 
         trace, buffers = self.captured.trace, self.captured.trace.buffers
         return {
@@ -108,7 +108,7 @@ class _Written:
             "iterations": self.iterations,
             "buffers": len(buffers),
             "peak_live_bytes": trace.peak_live_bytes,
-            "at_the_peak": dict(at_the_peak(trace)),
+            "peak_by_kind": dict(peak_by_kind(trace)),
             "persistent": int(buffers.size[buffers.persistent].sum()),
             "kept": self.captured.kept,
             "notes": list(self.captured.notes),
@@ -118,10 +118,10 @@ class _Written:
     def text(self) -> str:
         """Say it for people, and what to type next."""
         from gpumem.base.units import human
-        from gpumem.pipeline import at_the_peak
+        from gpumem.pipeline import peak_by_kind
 
         trace, buffers = self.captured.trace, self.captured.trace.buffers
-        kinds = ", ".join(f"{kind} {human(size)}" for kind, size in at_the_peak(trace))
+        kinds = ", ".join(f"{kind} {human(size)}" for kind, size in peak_by_kind(trace))
         batch = "" if self.batch is None else f" at batch {self.batch}"
         iterations = f"{self.iterations} iteration{'s' * (self.iterations > 1)}"
         lines = [

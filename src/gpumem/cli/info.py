@@ -40,7 +40,7 @@ def describe(path: str) -> dict[str, object]:
         "largest_buffer": int(b.size.max(initial=0)),
         "peak_live_bytes": peak,
         "peak_op": op,
-        "at_the_peak": dict(pipeline.at_the_peak(trace)),
+        "peak_by_kind": dict(pipeline.peak_by_kind(trace)),
         "flops": float(trace.ops.flops.sum()),
     }
     if len(trace.ops.hosts) > 1 or trace.ops.blocking.any():

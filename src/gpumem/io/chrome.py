@@ -26,7 +26,7 @@ def events(trace: Trace, timeline: Timeline) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": k, "args": {"name": name}} for k, name in enumerate(tracks)
     ]
-    load = trace.load().tolist()
+    load = trace.live_bytes().tolist()
     for op, span, held in zip(trace.ops, timeline, load):
         args: dict[str, Any] = {"op": op.id, "of": op.of, "reads": list(op.reads), "writes": list(op.writes)}
         if span.wait and span.cause != CAUSES[0]:

@@ -13,7 +13,7 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.io.schema import Amount, Count, Index, check_keys, check_positions, decode, write_rows
 from gpumem.trace import THE_HOST, UNKNOWN, Csr, Ops, Trace, numbered, told
-from gpumem.trace.kinds import statistics_by_kind, told_statistics
+from gpumem.trace.kinds import statistics_by_kind, recorded_statistics
 from gpumem.trace.record.recording import NEVER, Recording
 
 
@@ -112,7 +112,7 @@ def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
         np.array([NEVER if b.free is None else b.free for b in buffers], np.int64),
         kind,
         tuple(b.name for b in buffers),
-        replace(columns, statistics=told_statistics([o.statistics for o in ops], kind, columns)),
+        replace(columns, statistics=recorded_statistics([o.statistics for o in ops], kind, columns)),
         shape=told((b.shape for b in buffers), None),
         dtype=told((b.dtype for b in buffers), ""),
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpumem.io.schema import Count, Index, check_positions, decode, write_rows
 from gpumem.trace import I64, ROLES, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, numbered, told
-from gpumem.trace.kinds import statistics_by_kind, told_statistics
+from gpumem.trace.kinds import statistics_by_kind, recorded_statistics
 from gpumem.trace.placement import NOWHERE, Placement
 
 FORMAT = "gpumem.trace/1"
@@ -95,7 +95,7 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Tr
             shape=told((x.shape for x in b), None),
             dtype=told((x.dtype for x in b), ""),
         ),
-        replace(columns, statistics=told_statistics([x.statistics for x in o], kind, columns)),
+        replace(columns, statistics=recorded_statistics([x.statistics for x in o], kind, columns)),
         head.n_ops,
         name=head.name,
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Workload as Workload,
         compare as compare,
     )
-    from gpumem.pipeline.requirement import Need as Need, at_the_peak as at_the_peak, need as need
+    from gpumem.pipeline.requirement import Need as Need, peak_by_kind as peak_by_kind, need as need
     from gpumem.pipeline.swap_and_place import Combined as Combined, in_pool as in_pool, settle as settle
 
 face(__name__)

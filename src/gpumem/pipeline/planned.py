@@ -132,7 +132,7 @@ class Planned(Shown):
         columns: dict[str, list[Any]] = {
             "ops": [run.trace.n for run in runs.values()],
             "buffers": [len(run.trace.buffers) for run in runs.values()],
-            "peak_load_bytes": [run.trace.peak_live_bytes for run in runs.values()],
+            "peak_live_bytes": [run.trace.peak_live_bytes for run in runs.values()],
             "footprint_bytes": [run.placement.height for run in runs.values()],
             "ratio": [run.placement.ratio(run.trace) for run in runs.values()],
             "copied_out_bytes": [run.copied(COPY_OUT) for run in runs.values()],

@@ -76,7 +76,7 @@ def need(trace: Trace, worked: Trace | None = None) -> Need:
     worked = convolving.add(trace) if worked is None else worked
     tensors = _reserved(trace)
     reserved = tensors if worked is trace else max(tensors, _reserved(worked))
-    return Need(trace.peak_live_bytes, at_the_peak(trace), tensors, reserved)
+    return Need(trace.peak_live_bytes, peak_by_kind(trace), tensors, reserved)
 
 
 def _reserved(trace: Trace) -> int:
@@ -87,7 +87,7 @@ def _reserved(trace: Trace) -> int:
 
 
 @strict
-def at_the_peak(trace: Trace) -> tuple[tuple[str, int], ...]:
+def peak_by_kind(trace: Trace) -> tuple[tuple[str, int], ...]:
     """Return what the device's memory is for where the load is largest: kinds and bytes, the most bytes first."""
     b, op = trace.buffers, trace.peak[0]
     alive = ((op - b.start) % trace.n < b.end - b.start) & ~b.host

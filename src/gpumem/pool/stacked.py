@@ -49,6 +49,6 @@ def stacked(trace: Trace, *, alignment: int = 256) -> Placement:
 
 def _least_load(trace: Trace) -> I64:
     """The least load during each buffer's life."""
-    b, load = trace.buffers, trace.load()
+    b, load = trace.buffers, trace.live_bytes()
     twice = np.concatenate([load, load, [0]])  # lifetimes wrap; an end may be behind the last op
     return np.asarray(np.minimum.reduceat(twice, np.stack([b.start, b.end], axis=1).ravel())[::2], np.int64)

@@ -165,7 +165,7 @@ class Timeline(Shown):
 
         At one instant, what an op takes comes before what the same op gives back, and what has ended by then is given
         back before an op that is issued later takes. With `"scheduled"` that is issue order, so the peak is at most
-        that of `trace.load()`, and the same where no lifetime has a dead tail.
+        that of `trace.live_bytes()`, and the same where no lifetime has a dead tail.
 
         Parameters
         ----------

@@ -165,7 +165,7 @@ class Fit(Shown):
             "limit": self.limit,
             "context": self.context,
             "live": self.need.live,
-            "at_the_peak": dict(self.need.kinds),
+            "peak_by_kind": dict(self.need.kinds),
             "reserved_for_tensors": self.need.tensors,
             "workspaces": self.need.workspaces,
             "reserved": self.need.reserved,

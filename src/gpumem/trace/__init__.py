@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         TEMP as TEMP,
         WORKSPACE as WORKSPACE,
         statistics_by_kind as statistics_by_kind,
-        told_statistics as told_statistics,
+        recorded_statistics as recorded_statistics,
     )
     from gpumem.trace.ops import (
         COMPUTE as COMPUTE,

@@ -40,7 +40,7 @@ def statistics_by_kind(kind: Sequence[str], ops: Ops) -> Csr:
     return Csr.grouped(op[beside[op]], buffer[beside[op]], len(ops))
 
 
-def told_statistics(told: Sequence[Sequence[int] | None], kind: Sequence[str], ops: Ops) -> Csr | None:
+def recorded_statistics(told: Sequence[Sequence[int] | None], kind: Sequence[str], ops: Ops) -> Csr | None:
     """Return the statistics of each op: those told of it, else by kind; None where nothing is told of any op."""
     known = len(kind) > max(ops.reads.idx.max(initial=-1), ops.writes.idx.max(initial=-1))  # else refused later
     if all(row is None for row in told) or not known:

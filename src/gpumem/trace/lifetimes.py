@@ -90,7 +90,7 @@ def tails(whole: Trace, short: Trace, limit: int) -> list[int]:
     >>> tails(whole, used(whole), 8), tails(whole, used(whole), 16)
     ([0, 1], [])
     """
-    over, n = whole.load() > limit, whole.n
+    over, n = whole.live_bytes() > limit, whole.n
     found = np.flatnonzero(short.buffers.end < whole.buffers.end).tolist()
     spans = zip(found, short.buffers.end[found].tolist(), whole.buffers.end[found].tolist())
     return [i for i, lo, hi in spans if over[np.arange(lo, hi) % n].any()]

@@ -68,7 +68,7 @@ class Trace(Shown):
     Examples
     --------
     >>> trace = Trace.from_lifetimes([4, 2, 3], [0, 1, 3], [2, 3, 5])
-    >>> trace.load(), trace.peak
+    >>> trace.live_bytes(), trace.peak
     (array([4, 6, 2, 3, 3]), (1, 6))
     """
 
@@ -136,7 +136,7 @@ class Trace(Shown):
         inside = time < self.n
         return time[inside], np.cumsum(delta)[inside]
 
-    def load(self, *, host: bool = False) -> I64:
+    def live_bytes(self, *, host: bool = False) -> I64:
         """Return the bytes held during each of the `n` steps, on the device or on the host."""
         time, load = self.steps(host=host)
         return np.repeat(load, np.diff(np.append(time, self.n)))

@@ -95,7 +95,7 @@ def test_figure_8_is_what_the_traces_hold(cli: Cli) -> None:
     assert [s["name"] for s in figure["series"]] == ["unswapped", "at 77%", "at 62%", "load_min"]
     loads = [np.array(s["y"]) * MIB for s in figure["series"]]
     assert [len(held) for held in loads] == [trace.n] * 4
-    assert loads[0].tolist() == trace.load().tolist()
+    assert loads[0].tolist() == trace.live_bytes().tolist()
     for held, part in zip(loads[1:], (0.77, 0.62)):
         assert held.max() <= part * trace.peak_live_bytes
     assert loads[3].max() == load_min(candidates(trace, GTX, 1)) < loads[2].max()
@@ -107,7 +107,7 @@ def test_each_rule_for_workspaces_has_a_figure_of_its_own(cli: Cli) -> None:
     trace = gpumem.bundled("resnet18")
     assert (bare["trace"], larger["trace"]) == (trace.name, f"{trace.name}, fastest")
     for figure, held in ((bare, trace), (larger, workspaces.add(trace))):
-        assert [y * MIB for y in figure["series"][0]["y"]] == held.load().tolist()
+        assert [y * MIB for y in figure["series"][0]["y"]] == held.live_bytes().tolist()
 
 
 def test_another_batch_has_workspaces_of_its_own_size() -> None:

@@ -21,7 +21,7 @@ def test_the_report_counts_what_is_copied() -> None:
     for key, role in (("bytes_out", COPY_OUT), ("bytes_in", COPY_IN)):
         expected = sum(size[o.reads[0]] for o in found.trace.ops if found.trace.ops.role[o.id] == role)
         assert row[key] == expected > 0
-    assert row["peak_live_bytes_after"] == found.trace.load().max()
+    assert row["peak_live_bytes_after"] == found.trace.live_bytes().max()
     assert row["overhead"] == row["makespan_ns"] / row["makespan_before_ns"] - 1
     assert set(row["stalls"]) == {"data", "copy", "memory"}
     json.dumps(row)

@@ -108,7 +108,7 @@ def test_a_profile_shows_what_is_held_while_ops_run_again() -> None:
     again = Plan.of(trace, [Recompute(1, 1, 3, 3)]).apply(trace)
     planned = plot.profile(trace, again).lines[0].get_ydata()
     assert (np.asarray(planned) * 2**20).tolist() == [8, 9, 8, 9]
-    assert again.load().tolist() == [8, 9, 8, 8, 9, 1]
+    assert again.live_bytes().tolist() == [8, 9, 8, 8, 9, 1]
 
 
 def test_streams_say_what_their_colours_mean() -> None:

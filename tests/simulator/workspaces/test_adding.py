@@ -46,7 +46,7 @@ def test_added_are_buffers_that_live_for_their_op() -> None:
     for name, column in before.items():
         mine = after[name]
         assert (mine[:old] if name.startswith("Buffers") and isinstance(mine, (list, tuple)) else mine) == column, name
-    assert (found.load() >= VGG.load()).all() and found.statistics.tolist() == VGG.statistics.tolist()
+    assert (found.live_bytes() >= VGG.live_bytes()).all() and found.statistics.tolist() == VGG.statistics.tolist()
 
 
 def test_the_rule_none_and_a_trace_without_convolutions_change_nothing() -> None:

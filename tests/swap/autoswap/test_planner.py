@@ -102,7 +102,7 @@ def test_the_whole_line_on_random_traces(data: st.DataObject) -> None:
         return
     swapped = plan.apply(trace)
     assert swapped.peak_live_bytes <= limit
-    assert swapped.load(host=True).max() <= machine.pinned
+    assert swapped.live_bytes(host=True).max() <= machine.pinned
     placement = POOLS[data.draw(st.sampled_from(sorted(POOLS)))](swapped, alignment=4)
     placed = simulate(swapped, machine, placement, iterations=60)
     check.everything(trace, swapped, placement, placed, machine, limit=limit, host=machine.pinned)
@@ -136,9 +136,9 @@ def test_as_printed_takes_what_is_best_until_the_peak_is_at_the_limit(data: st.D
     trace, machine = data.draw(traces()), tiny_machine()
     limit = data.draw(st.integers(max(floor(trace)[1], 1), max(trace.peak_live_bytes, 1)))
     score = data.draw(st.sampled_from(sorted(SCORES)))
-    c, peak = candidates(trace, machine, limit, threshold=1), int(trace.load().argmax())
+    c, peak = candidates(trace, machine, limit, threshold=1), int(trace.live_bytes().argmax())
     assert all(peak in ops_of(c, k) for k in range(len(c)))
-    load, taken = trace.load().copy(), []
+    load, taken = trace.live_bytes().copy(), []
     for k in sorted(range(len(c)), key=lambda k: -SCORES[score](c)[k]):
         if load.max() <= limit:
             break
@@ -173,7 +173,7 @@ def test_a_value_that_goes_round_stays_on_the_host_over_the_boundary() -> None:
     for order in ([2, 1, 3], [1, 2, 3]):
         assert [selected(trace, found, order, room) for room in (8, 16)] == [[1, 2], [1, 2, 3]]
     plan = Plan(tuple(Swap(0, a, b, a + 1, b) for a, b in ((3, 5), (5, 7))), 6)
-    host = plan.apply(trace).load(host=True)
+    host = plan.apply(trace).live_bytes(host=True)
     assert np.flatnonzero(host == 0).tolist() == [7]  # while op 5 writes it
 
 

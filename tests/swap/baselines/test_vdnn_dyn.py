@@ -67,7 +67,7 @@ def algorithms(plan: Plan) -> dict[int, int]:
 def test_the_fastest_algorithms_first_then_only_what_does_not_fit_is_downgraded() -> None:
     trace = chain()
     menu = {1: ways(1, (20, 0), (10, 12)), 3: ways(3, (20, 0), (15, 4), (10, 9))}
-    load = trace.load()
+    load = trace.live_bytes()
     assert (int(load[1]), int(load[3]), trace.peak_live_bytes) == (16, 32, 42)
     static = {limit: vdnn(trace, TINY, limit, layers="conv") for limit in (41, 34)}
     for limit, taken in ((41, {1: 12, 3: 9}), (34, {1: 12, 3: 9})):

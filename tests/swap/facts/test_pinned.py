@@ -101,7 +101,7 @@ def test_a_constant_is_pinned_for_the_whole_iteration() -> None:
     host = Pinned(trace, found, 8)
     assert (host.take(0, 0, 2), host.take(3, 2, 4), host.peak) == (True, False, 8)
     both = Plan((Swap(0, 0, 2, 1, 2), Swap(1, 2, 4, 3, 4)), 5).apply(trace)
-    assert both.load(host=True).tolist() == [8, 8, 8, 8, 16, 16, 16, 8]
+    assert both.live_bytes(host=True).tolist() == [8, 8, 8, 8, 16, 16, 16, 8]
     assert not Pinned(trace, found, 7).take(0, 0, 2)
 
 

@@ -45,7 +45,7 @@ def says_what_it_does(data: st.DataObject) -> None:
     )
     computes = ~rewritten.ops.copies
     assert rewritten.ops.of[computes].tolist() == schedule.node.tolist()
-    assert rewritten.load()[computes].tolist() == schedule.memory.tolist()
+    assert rewritten.live_bytes()[computes].tolist() == schedule.memory.tolist()
     makespan = simulate(rewritten, card, capacity=limit).makespan
     assert makespan == schedule.time if not rules.waits else makespan >= schedule.time
 

@@ -108,7 +108,7 @@ def test_one_change_after_another_is_what_apply_makes_of_all(data: st.DataObject
     assert d.added.sum() == time[ran].sum()
     np.testing.assert_array_equal(d.duration, time[~ran])
     np.testing.assert_array_equal(d.duration - d.longer, target.durations(fastest(trace, found.choices)))
-    np.testing.assert_array_equal(d.held[1::2], again.load()[~ran])
+    np.testing.assert_array_equal(d.held[1::2], again.live_bytes()[~ran])
     assert (
         max(d.held[1::2].max(), max((d.held[2 * i] for i in np.flatnonzero(d.wanted)), default=0))
         == again.peak_live_bytes

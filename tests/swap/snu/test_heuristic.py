@@ -180,7 +180,7 @@ def test_plans_pass_every_oracle(data: st.DataObject) -> None:
 
 def plain_select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, I64, Pinned]:
     """`select`, its load followed op by op: O(m n)."""
-    load, found = trace.load(), gaps(trace)
+    load, found = trace.live_bytes(), gaps(trace)
     found = found.where(straddle(found, load > limit) & (found.size > 0))
     size, host = found.size, Pinned(trace, found, machine.pinned)
     order, free, value = largest_first(found, line), found.constant, found.value

@@ -261,7 +261,7 @@ def test_transfers_are_those_of_the_rewritten_trace(data: st.DataObject) -> None
     swaps = [Swap(b, after, before, e, before, e - 1) for b, after, before, e in rows if e >= 0]
     swapped = Plan(tuple(swaps)).apply(trace)
     assert swapped.peak_live_bytes <= limit
-    assert swapped.load(host=True).max() <= machine.pinned
+    assert swapped.live_bytes(host=True).max() <= machine.pinned
     for role, copies, moved in ((COPY_OUT, seen.copies_out, seen.bytes_out), (COPY_IN, seen.copies_in, seen.bytes_in)):
         ops = np.flatnonzero(swapped.ops.role == role).tolist()
         assert copies == len(ops)

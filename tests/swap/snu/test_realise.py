@@ -112,5 +112,5 @@ def test_a_solution_in_which_nothing_is_away() -> None:
     for gap, instant in (nothing, [np.zeros(0, np.int64)] * 2):
         away = Away.of(f, breaks, gap, instant)
         assert len(away) == 0
-        assert (away.live_bytes(trace, 1).load == trace.load()).all()
+        assert (away.live_bytes(trace, 1).load == trace.live_bytes()).all()
         assert len(away.needed(trace, 8)) == 0

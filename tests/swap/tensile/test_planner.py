@@ -72,7 +72,7 @@ def test_schedules_of_several_jobs(data: st.DataObject) -> None:
         swapped = one.plan.apply(job.trace)
         assert swapped.peak_live_bytes == one.peak
         check.data_flow(job.trace, swapped)
-        host += int(swapped.load(host=True).max()) - int(job.trace.load(host=True).max())
+        host += int(swapped.live_bytes(host=True).max()) - int(job.trace.live_bytes(host=True).max())
         on_device = int((~job.trace.buffers.host).sum())
         assert len({s.buffer for s in one.plan.swaps}) <= math.floor(job.ratio * on_device + 1e-9)
         whole, period = copies(job, one, machine), int(job.duration.sum())
@@ -211,7 +211,7 @@ def test_recomputations_alone(data: st.DataObject) -> None:
     assert swapped.peak_live_bytes == found.peak
     check.data_flow(trace, swapped)
     assert not found.plan.swaps
-    assert swapped.load(host=True).max() <= machine.pinned
+    assert swapped.live_bytes(host=True).max() <= machine.pinned
     assert not any(trace.buffers.persistent[d.buffer] for d in found.plan.decisions if isinstance(d, Recompute))
     if found.plan.decisions:
         assert trace.peak_live_bytes > capacity
@@ -225,8 +225,8 @@ def test_recomputations_alone(data: st.DataObject) -> None:
         for k in np.flatnonzero(fits).tolist():
             row = Recompute(int(g.buffer[k]), int(g.after[k]), int(g.before[k]), int(g.before[k]))
             alone = Plan((row,), n).apply(trace)
-            beside = alone.load()[alone.ops.role == RECOMPUTE].max()
-            assert beside >= trace.peak_live_bytes or alone.load(host=True).max() > machine.pinned
+            beside = alone.live_bytes()[alone.ops.role == RECOMPUTE].max()
+            assert beside >= trace.peak_live_bytes or alone.live_bytes(host=True).max() > machine.pinned
 
 
 @pytest.mark.parametrize("peak", [1, 4])
@@ -266,7 +266,7 @@ def test_a_random_op_runs_again_only_if_the_host_can_keep_its_generator() -> Non
             [Task(trace, np.full(3, 10))], tiny_machine().with_(pinned=pinned, out=NEVER, into=NEVER), 12
         )
         assert len(found.plan.decisions) == again
-        assert found.plan.apply(trace).load(host=True).max() == 16 * again
+        assert found.plan.apply(trace).live_bytes(host=True).max() == 16 * again
     both = schedule([Task(trace, np.full(3, 10))] * 2, tiny_machine().with_(pinned=16, out=NEVER, into=NEVER), 24)
     assert [len(one.plan.decisions) for one in both] == [1, 0]  # the jobs share what may be pinned
 

@@ -82,7 +82,13 @@ def profile(
             told = f"after: {len(kept)} ops of trace {after.name!r:.60}, but {before.name!r:.60} has {len(steps)}"
             raise ValueError(f"{told}: it is no rewrite of that")
         begins = np.append(0, kept[:-1] + 1)  # of what a copy or a rerun holds, the most counts with the op behind it
-        ax.step(steps, np.maximum.reduceat(after.load(), begins) / _MIB, where="post", label="planned", color="#c44e52")
+        ax.step(
+            steps,
+            np.maximum.reduceat(after.live_bytes(), begins) / _MIB,
+            where="post",
+            label="planned",
+            color="#c44e52",
+        )
     if limit is not None:
         at = amount(limit, before.peak_live_bytes, "limit") / _MIB
         ink = ax.spines["bottom"].get_edgecolor()  # black would not be seen on a dark ground

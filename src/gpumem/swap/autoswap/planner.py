@@ -228,7 +228,7 @@ def candidates(
 ) -> Candidates:
     """Return the gaps that AutoSwap considers (section IV-A); parameters as in `autoswap`."""
     one_of("peaks", peaks, PEAKS)
-    load, found = trace.load(), gaps(trace)
+    load, found = trace.live_bytes(), gaps(trace)
     high = np.arange(trace.n) == trace.peak[0] if peaks == "first" else load > limit
     found = found.where(straddle(found, high) & (found.size >= max(threshold, 1)))
     line = simulate(trace, machine)

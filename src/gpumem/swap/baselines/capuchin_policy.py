@@ -112,7 +112,7 @@ class AccessPattern:
         size = g.size
         out_ns, in_ns = machine.out.copy_ns(size), machine.into.copy_ns(size)
         free_ns = line.start[g.before % n] - in_ns - line.end[g.after] - out_ns
-        high = trace.load() > limit
+        high = trace.live_bytes() > limit
         mine = (g.before < n) & (size >= max(threshold, 1)) & straddle(g, high)
         most = np.where(mine, NO_END, -1)  # others are not looked at: their chains would fill memory
         found = recomputable(trace, machine, g, most=most, earlier=False)

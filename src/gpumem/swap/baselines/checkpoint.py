@@ -193,7 +193,7 @@ def _printed(
     for count in work.each([segments] if segments is not None else _counts(len(mine))):
         plan = Plan.of(trace, _dropped(trace, found, mine, count))
         again = plan.apply(trace)
-        pinned = int(again.load(host=True).max(initial=0))
+        pinned = int(again.live_bytes(host=True).max(initial=0))
         if again.peak_live_bytes < best[0] and pinned <= machine.pinned:
             best = again.peak_live_bytes, plan
         if best[0] <= limit:

@@ -102,5 +102,5 @@ def vdnn_dyn(
 def _room(lean: Trace, swaps: Sequence[Swap], limit: int) -> I64:
     """Return the bytes below the limit at each op, with the smallest workspaces and these swaps."""
     rows = np.array([(s.release, s.prefetch, lean.buffers.size[s.buffer]) for s in swaps], np.int64).reshape(-1, 3)
-    room: I64 = limit - (lean.load() - around(rows[:, 0], rows[:, 1], rows[:, 2], lean.n))
+    room: I64 = limit - (lean.live_bytes() - around(rows[:, 0], rows[:, 1], rows[:, 2], lean.n))
     return room

@@ -66,7 +66,7 @@ def keep_tails(trace: Trace, plan: Plan, machine: Machine, limit: int) -> Plan:
 
 
 def _most_held(trace: Trace) -> tuple[int, int]:
-    held = without(trace.load(), gaps(trace))
+    held = without(trace.live_bytes(), gaps(trace))
     return int(np.argmax(held)), int(held.max())
 
 
@@ -118,7 +118,7 @@ class Judge:
         `swapped`: what it makes of the trace, where that is known.
         """
         swapped = plan.apply(self.trace) if swapped is None else swapped
-        load, pinned = swapped.peak_live_bytes, int(swapped.load(host=True).max())
+        load, pinned = swapped.peak_live_bytes, int(swapped.live_bytes(host=True).max())
         if pinned <= self.machine.pinned:
             self.lowest = min(self.lowest, load)
         elif load <= self.limit:

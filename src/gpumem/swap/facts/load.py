@@ -141,5 +141,5 @@ def at_places(trace: Trace, *, host: bool = False) -> I64:
     begin = np.where(trace.eternal, b.start, b.start + 1)
     mine = (b.host == host) & (begin < b.end)
     both = np.empty(2 * trace.n, np.int64)
-    both[::2], both[1::2] = around(begin[mine], b.end[mine], b.size[mine], trace.n), trace.load(host=host)
+    both[::2], both[1::2] = around(begin[mine], b.end[mine], b.size[mine], trace.n), trace.live_bytes(host=host)
     return both

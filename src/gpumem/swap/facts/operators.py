@@ -101,7 +101,7 @@ def operators(trace: Trace, machine: Machine, plan: Plan, limit: int, *, algorit
     bare = Plan.of(trace, [*moves, *(min(ways, key=_small) for ways in menu.values())], blocking=plan.blocking)
     rewritten = bare.apply(trace)
     own, place, chosen = recorded(trace, machine, menu), _places(rewritten), dict[int, Variant]()
-    load, of, role = rewritten.load().tolist(), rewritten.ops.of.tolist(), rewritten.ops.role.tolist()
+    load, of, role = rewritten.live_bytes().tolist(), rewritten.ops.of.tolist(), rewritten.ops.role.tolist()
     back = {int(x): k for k, x in enumerate(trace.ops.of.tolist())}
     found: list[Variant] = []
     for i, (x, what) in enumerate(zip(of, role)):

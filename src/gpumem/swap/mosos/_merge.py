@@ -155,7 +155,7 @@ class _Merging:
                 touched[stage[x]].add(b)
             away[row.made] += trace.buffers.size[b]
             away[row.last + 1] -= trace.buffers.size[b]
-        base = np.maximum.reduceat(trace.load() - np.cumsum(away)[:-1], groups.first[:-1])
+        base = np.maximum.reduceat(trace.live_bytes() - np.cumsum(away)[:-1], groups.first[:-1])
         time = np.add.reduceat(duration, groups.first[:-1])
         others = np.setdiff1d(
             np.flatnonzero(~trace.crossing & (np.diff(accesses.ptr) > 0)), [row.buffer for row in groups.outputs]

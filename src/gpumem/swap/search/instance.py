@@ -133,7 +133,7 @@ def _useful(w: Windows, begin: I64, end: I64, turn: int, trace: Trace, goal: int
     closes = begin[w.before % len(begin)] + w.before // len(begin) * turn
     long: Bool = closes - opens > w.in_ns
     absent = around(w.after[long] + 1, w.before[long], w.size[long], trace.n)
-    return long if (trace.load() - absent).max() <= goal else np.ones(len(w), np.bool_)
+    return long if (trace.live_bytes() - absent).max() <= goal else np.ones(len(w), np.bool_)
 
 
 def _within(w: Windows, n: int) -> Spans:

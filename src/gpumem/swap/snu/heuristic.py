@@ -87,7 +87,7 @@ def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[
     hold on the host. `line` is the unswapped iteration; the others as in `heuristic`.
     """
     room, found = LiveBytes.of(trace, limit), gaps(trace)
-    found = found.where(straddle(found, trace.load() > limit) & (found.size > 0))
+    found = found.where(straddle(found, trace.live_bytes() > limit) & (found.size > 0))
     host, order = Pinned(trace, found, machine.pinned), largest_first(found, line)
     free, value = found.constant, found.value
     again = Csr.grouped(value, np.arange(len(value)), int(value.max(initial=-1)) + 1)  # the gaps of each value

@@ -215,7 +215,7 @@ class _Search(Incumbent):
     @property
     def host(self) -> I64 | None:
         """Bytes that the host has room for at each op; None where it has room for all that can be swapped."""
-        room = self.machine.pinned - self.trace.load(host=True)
+        room = self.machine.pinned - self.trace.live_bytes(host=True)
         return room if room.min() < self.trace.buffers.size.sum() else None
 
     def most(self, program: WholeProgram) -> float:
@@ -233,7 +233,7 @@ class _Search(Incumbent):
 
     def exactly(self, f: Fluid, sure: bool) -> None:
         """Solve the program that says what a plan says; look at every order of copies, and tell it what that takes."""
-        program = PlacedProgram(f, self.trace.peak_live_bytes, self.limit, self.trace.load(), self.host)
+        program = PlacedProgram(f, self.trace.peak_live_bytes, self.limit, self.trace.live_bytes(), self.host)
         for _ in range((TURNS if work.hurried() else FEW) if sure else COARSE):
             if self.done or work.over() or not self.left:
                 break

@@ -15,7 +15,7 @@ from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.trace.buffers import Shape
 from gpumem.trace.columns import MAX_BYTES, UNKNOWN, dimensions, numbered, told
-from gpumem.trace.kinds import told_statistics
+from gpumem.trace.kinds import recorded_statistics
 from gpumem.trace.ops import THE_HOST, Ops
 from gpumem.trace.record.recording import BEFORE, NEVER, Recording
 from gpumem.trace.trace import Trace
@@ -199,7 +199,7 @@ class Recorder(Shown):
             free,
             kind,
             ("",) * len(kind),
-            replace(ops, statistics=told_statistics(statistics, kind, ops)),
+            replace(ops, statistics=recorded_statistics(statistics, kind, ops)),
             shape=told((block.shape for block in self._blocks), None),
             dtype=told((block.dtype for block in self._blocks), ""),
         )
