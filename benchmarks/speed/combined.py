@@ -17,7 +17,7 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.work import now
 from gpumem.io import read
 from gpumem.pipeline.footprint import replayed
-from gpumem.pipeline.swap_and_place import in_pool, settle
+from gpumem.pipeline.swap_and_place import in_pool, refine_limit
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.search.planner import search as pack
 from gpumem.pool.smartpool.offline import best_fit
@@ -45,7 +45,7 @@ def solve(trace: Trace, machine: Machine, limit: int, effort: float, seeds: int)
     first = in_pool(trace, limit, swap=swap, pool=partial(pack, target=limit, effort=0.2))
     several = [partial(swap, seed=seed, effort=effort) for seed in range(seeds)]
     pool = partial(pack, target=limit)
-    found = settle(trace, limit, first, swaps=several, pool=pool, judge=judge, least=base.makespan)
+    found = refine_limit(trace, limit, first, swaps=several, pool=pool, judge=judge, least=base.makespan)
     overhead = judge(found).overhead(base)
     return overhead, found.placement.height / trace.peak_live_bytes, found.trace.peak_live_bytes / trace.peak_live_bytes
 

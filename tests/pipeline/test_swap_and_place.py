@@ -14,7 +14,7 @@ from gpumem import check
 from gpumem.base import work
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, chrome
-from gpumem.pipeline.swap_and_place import Combined, at_load, in_pool, settle
+from gpumem.pipeline.swap_and_place import Combined, at_load, in_pool, refine_limit
 from gpumem.pool import best_fit, search as pack
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline
@@ -125,12 +125,12 @@ def test_settling_finds_a_shorter_iteration_in_the_same_pool() -> None:
     first = in_pool(trace, limit, swap=swap, pool=pool)
     swaps = [partial(_by_search, seed=seed) for seed in (0, 1)]
     with work.within(progress=told.append):
-        found = settle(trace, limit, first, swaps=swaps, pool=pool, judge=judge)
+        found = refine_limit(trace, limit, first, swaps=swaps, pool=pool, judge=judge)
     assert found.placement.height <= limit and found.trace.peak_live_bytes <= limit
     assert judge(found).makespan < judge(first).makespan and told
     check.everything(trace, found.trace, found.placement, judge(found), GTX, limit=found.load_limit)
-    assert settle(trace, limit, first, swaps=[], pool=pool, judge=judge) is first
-    assert settle(trace, limit, first, swaps=swaps, pool=pool, judge=judge, least=2**60) is first
+    assert refine_limit(trace, limit, first, swaps=[], pool=pool, judge=judge) is first
+    assert refine_limit(trace, limit, first, swaps=swaps, pool=pool, judge=judge, least=2**60) is first
 
 
 @pytest.mark.thorough

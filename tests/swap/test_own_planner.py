@@ -12,7 +12,7 @@ import pytest
 import gpumem
 from gpumem import Machine, NotReached, Plan, Trace
 from gpumem.io import bundled
-from gpumem.pipeline import among
+from gpumem.pipeline import compare_planners
 from gpumem.swap import heuristic, planner_of
 from gpumem.swap.own_planner import FunctionPlanner
 
@@ -107,7 +107,7 @@ def test_modules_have_functions_records_and_instances(mine: str) -> None:
         assert planner_of(f"{mine}:{name}")(trace, GTX, limit, percent=90) == expected[90]
     planned = gpumem.plan(trace, GTX, load=limit, planner=f"{mine}:tight", percent=90)
     assert planned.plan == expected[90] and f"{mine}:tight" in repr(planned)
-    found = among(trace, GTX, load=limit, planners=[f"{mine}:tight", "vdnn-conv"], options={"percent": 90})
+    found = compare_planners(trace, GTX, load=limit, planners=[f"{mine}:tight", "vdnn-conv"], options={"percent": 90})
     assert found.tried[0].planner == f"{mine}:tight"
 
 

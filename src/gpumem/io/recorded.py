@@ -13,7 +13,7 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.io.schema import Amount, Count, Index, check_keys, check_positions, decode, write_rows
 from gpumem.trace import THE_HOST, UNKNOWN, Csr, Ops, Trace, numbered, told
-from gpumem.trace.kinds import statistics_by_kind, recorded_statistics
+from gpumem.trace.kinds import recorded_statistics, statistics_by_kind
 from gpumem.trace.record.recording import NEVER, Recording
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpumem.io.schema import Count, Index, check_positions, decode, write_rows
 from gpumem.trace import I64, ROLES, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, numbered, told
-from gpumem.trace.kinds import statistics_by_kind, recorded_statistics
+from gpumem.trace.kinds import recorded_statistics, statistics_by_kind
 from gpumem.trace.placement import NOWHERE, Placement
 
 FORMAT = "gpumem.trace/1"

@@ -18,7 +18,7 @@ from gpumem.base.units import amount, human, human_ns
 from gpumem.check.verdict import blamed, self_check
 from gpumem.pipeline.planned import Planned
 from gpumem.pipeline.report import Run
-from gpumem.pipeline.swap_and_place import FAR, Combined, at_load, cheapest, in_pool, settle
+from gpumem.pipeline.swap_and_place import FAR, Combined, at_load, cheapest, in_pool, refine_limit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.simulator.timeline import Timeline
@@ -129,7 +129,7 @@ class Case(Shown):
             first = own if first is None else min(first, own, key=lambda found: self.judge(found).makespan)
         if not again:
             return first
-        return settle(
+        return refine_limit(
             self.trace,
             self.pool,
             first,

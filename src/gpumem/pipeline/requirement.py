@@ -19,7 +19,7 @@ CONTEXT = 512 * 2**20  # what a CUDA context and the libraries' handles take, ab
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Need(Shown):
+class Requirement(Shown):
     """Bytes of a device that a step takes as it is, apart from the context.
 
     Parameters
@@ -49,7 +49,7 @@ class Need(Shown):
 
 
 @strict
-def need(trace: Trace, worked: Trace | None = None) -> Need:
+def requirement(trace: Trace, worked: Trace | None = None) -> Requirement:
     """Replay a step through PyTorch's caching allocator.
 
     Parameters
@@ -61,7 +61,7 @@ def need(trace: Trace, worked: Trace | None = None) -> Need:
 
     Returns
     -------
-    Need
+    Requirement
 
     Notes
     -----
@@ -70,13 +70,13 @@ def need(trace: Trace, worked: Trace | None = None) -> Need:
     Examples
     --------
     >>> from gpumem import bundled
-    >>> need(bundled("mlp3"))
-    Need(live 231.70 MiB, reserved 242.00 MiB, workspaces 0 B)
+    >>> requirement(bundled("mlp3"))
+    Requirement(live 231.70 MiB, reserved 242.00 MiB, workspaces 0 B)
     """
     worked = convolving.add(trace) if worked is None else worked
     tensors = _reserved(trace)
     reserved = tensors if worked is trace else max(tensors, _reserved(worked))
-    return Need(trace.peak_live_bytes, peak_by_kind(trace), tensors, reserved)
+    return Requirement(trace.peak_live_bytes, peak_by_kind(trace), tensors, reserved)
 
 
 def _reserved(trace: Trace) -> int:

@@ -159,7 +159,7 @@ class _Steps:
 
 
 @strict
-def settle(
+def refine_limit(
     trace: Trace,
     limit: int,
     first: Combined,
@@ -214,7 +214,7 @@ def cheapest(
 ) -> tuple[str, Combined, Timeline]:
     """Solve by each name, say of a score, and keep what has the shortest iteration; ties go to the earlier name.
 
-    `judge` and `least` are as in `settle`.
+    `judge` and `least` are as in `refine_limit`.
 
     Raises
     ------

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
         STATISTICS as STATISTICS,
         TEMP as TEMP,
         WORKSPACE as WORKSPACE,
-        statistics_by_kind as statistics_by_kind,
         recorded_statistics as recorded_statistics,
+        statistics_by_kind as statistics_by_kind,
     )
     from gpumem.trace.ops import (
         COMPUTE as COMPUTE,
