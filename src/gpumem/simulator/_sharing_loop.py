@@ -110,91 +110,108 @@ class SharedClock:
 
 
 @jit
-def advance(x: Streams, hosts: Hosts) -> None:
-    """Go from event to event until one more iteration has ended."""
-    work, kernel, after_ptr, after, order_ptr, order = x.work, x.kernel, x.after_ptr, x.after, x.order_ptr, x.order
-    begun, running, left, until, ended, rate = x.begun, x.running, x.left, x.until, x.ended, x.rate
-    n, window, unit, hosted = len(work), len(x.start), rate[1], len(hosts.cost) > 0
-    now, turn, count = x.state[NOW], x.state[TURN], x.state[KERNELS]
+def advance(streams: Streams, hosts: Hosts) -> None:
+    """Go from event to event until one more iteration has ended.
+
+    At each event: end the ops that are due, begin what may begin on engines that are idle, look for the next event, and
+    let kernels progress until then at the rate that so many of them have."""
+    work, kernel, after_ptr, after, order_ptr, order = (
+        streams.work,
+        streams.kernel,
+        streams.after_ptr,
+        streams.after,
+        streams.order_ptr,
+        streams.order,
+    )
+    begun, running, left, until, ended, rate = (
+        streams.begun,
+        streams.running,
+        streams.left,
+        streams.until,
+        streams.ended,
+        streams.rate,
+    )
+    n_ops, window, unit, hosted = len(work), len(streams.start), rate[1], len(hosts.cost) > 0
+    now, turn, count = streams.state[NOW], streams.state[TURN], streams.state[KERNELS]
     todo = 0
-    for i in range(n):
-        todo += ended[i] <= turn
+    for op in range(n_ops):
+        todo += ended[op] <= turn
     if hosted:
         hosts.state[LATE] = 0
     while True:
-        for e in range(len(running)):
-            i = running[e]
-            if i != IDLE and (left[e] <= 0 if kernel[i] else until[e] <= now):
-                x.end[ended[i] % window, i] = now
-                todo -= ended[i] == turn
-                ended[i] += 1
-                running[e] = IDLE
-                count -= kernel[i]
+        for lane in range(len(running)):
+            op = running[lane]
+            if op != IDLE and (left[lane] <= 0 if kernel[op] else until[lane] <= now):
+                streams.end[ended[op] % window, op] = now
+                todo -= ended[op] == turn
+                ended[op] += 1
+                running[lane] = IDLE
+                count -= kernel[op]
                 if hosted:
-                    release(x, hosts, i, now)
+                    release(streams, hosts, op, now)
         if todo == 0:
             break
-        then = FAR
-        for e in range(len(running)):
-            size = order_ptr[e + 1] - order_ptr[e]
-            k = begun[e] // size
-            if running[e] != IDLE or k >= turn + window:
+        next_event = FAR
+        for lane in range(len(running)):
+            size = order_ptr[lane + 1] - order_ptr[lane]
+            iteration = begun[lane] // size
+            if running[lane] != IDLE or iteration >= turn + window:
                 continue
-            i = order[order_ptr[e] + begun[e] % size]
+            op = order[order_ptr[lane] + begun[lane] % size]
             ready = True
-            for j in range(after_ptr[i], after_ptr[i + 1]):
-                y = after[j]
-                if (ended[y] <= k) if y >= 0 else (ended[y + n] < k):
+            for k in range(after_ptr[op], after_ptr[op + 1]):
+                earlier = after[k]
+                if (ended[earlier] <= iteration) if earlier >= 0 else (ended[earlier + n_ops] < iteration):
                     ready = False
                     break
             if not ready:
                 continue
             if hosted:
-                at = hand_over(x, hosts, k * n + i)
-                if at > now:
-                    then = min(then, at)
+                issued = launch(streams, hosts, iteration * n_ops + op)
+                if issued > now:
+                    next_event = min(next_event, issued)
                     hosts.state[LATE] += 1
                     continue
-            x.start[k % window, i] = now
-            begun[e] += 1
-            running[e], left[e], until[e] = i, work[i] * unit, now + work[i]
-            count += kernel[i]
-        for e in range(len(running)):
-            i = running[e]
-            if i != IDLE:
-                then = min(then, now - (-left[e] // rate[count]) if kernel[i] else until[e])
-        for e in range(len(running)):
-            if running[e] != IDLE:
-                left[e] -= (then - now) * rate[count]
-        now = then
-    x.state[NOW], x.state[TURN], x.state[KERNELS] = now, turn + 1, count
+            streams.start[iteration % window, op] = now
+            begun[lane] += 1
+            running[lane], left[lane], until[lane] = op, work[op] * unit, now + work[op]
+            count += kernel[op]
+        for lane in range(len(running)):
+            op = running[lane]
+            if op != IDLE:
+                next_event = min(next_event, now - (-left[lane] // rate[count]) if kernel[op] else until[lane])
+        for lane in range(len(running)):
+            if running[lane] != IDLE:
+                left[lane] -= (next_event - now) * rate[count]
+        now = next_event
+    streams.state[NOW], streams.state[TURN], streams.state[KERNELS] = now, turn + 1, count
 
 
 @inner
-def hand_over(x: Streams, hosts: Hosts, position: int) -> int:
+def launch(streams: Streams, hosts: Hosts, position: int) -> int:
     """Return when the op at a position since the start is handed over; FAR where that is not known yet."""
-    n, window = len(x.work), len(x.start)
-    while x.state[HANDED] <= position:
-        row, i = x.state[HANDED] // n % window, x.state[HANDED] % n
-        h = hosts.host[i]
-        if x.waits[h] or (hosts.drains[i] and x.given[h] > 0):
+    n_ops, window = len(streams.work), len(streams.start)
+    while streams.state[HANDED] <= position:
+        row, op = streams.state[HANDED] // n_ops % window, streams.state[HANDED] % n_ops
+        host = hosts.host[op]
+        if streams.waits[host] or (hosts.drains[op] and streams.given[host] > 0):
             return FAR
-        if hosts.drains[i]:
-            hosts.clock[h] = max(hosts.clock[h], hosts.ended[h])
-        hosts.state[LAST] = max(hosts.state[LAST], hosts.clock[h] + hosts.cost[i])
-        x.issued[row, i] = hosts.clock[h] = hosts.state[LAST]
-        x.waits[h] = hosts.blocks[i]
-        x.given[h] += 1
-        x.state[HANDED] += 1
-    return int(x.issued[position // n % window, position % n])
+        if hosts.drains[op]:
+            hosts.clock[host] = max(hosts.clock[host], hosts.ended[host])
+        hosts.state[LAST] = max(hosts.state[LAST], hosts.clock[host] + hosts.cost[op])
+        streams.issued[row, op] = hosts.clock[host] = hosts.state[LAST]
+        streams.waits[host] = hosts.blocks[op]
+        streams.given[host] += 1
+        streams.state[HANDED] += 1
+    return int(streams.issued[position // n_ops % window, position % n_ops])
 
 
 @inner
-def release(x: Streams, hosts: Hosts, i: int, now: int) -> None:
+def release(streams: Streams, hosts: Hosts, op: int, now: int) -> None:
     """An op has ended: its host goes on, if it has waited for it."""
-    h = hosts.host[i]
-    x.given[h] -= 1
-    hosts.ended[h] = now
-    if hosts.blocks[i]:
-        x.waits[h] = False
-        hosts.clock[h] = now
+    host = hosts.host[op]
+    streams.given[host] -= 1
+    hosts.ended[host] = now
+    if hosts.blocks[op]:
+        streams.waits[host] = False
+        hosts.clock[host] = now
