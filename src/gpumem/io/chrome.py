@@ -24,7 +24,8 @@ def events(trace: Trace, timeline: Timeline) -> list[dict[str, Any]]:
     zero = min([0, *(span.start for host in handed for span in host)])
     tracks = [*trace.ops.streams, *(f"host {name}" for name in trace.ops.hosts[: len(handed)])]
     rows: list[dict[str, Any]] = [
-        {"ph": "M", "name": "thread_name", "pid": 0, "tid": k, "args": {"name": name}} for k, name in enumerate(tracks)
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": track, "args": {"name": name}}
+        for track, name in enumerate(tracks)
     ]
     load = trace.live_bytes().tolist()
     for op, span, held in zip(trace.ops, timeline, load):
@@ -38,11 +39,11 @@ def events(trace: Trace, timeline: Timeline) -> list[dict[str, Any]]:
         time = (span.start - zero) / 1000
         rows.append({"ph": "C", "name": "device load", "pid": 0, "ts": time, "args": {"bytes": held}})
     for tid, host in enumerate(handed, len(trace.ops.streams)):
-        for k, span in enumerate(host):
+        for track, span in enumerate(host):
             name, begin = trace.ops.name[span.op], span.start - zero
             rows.append(_complete(name, "issue", tid, begin, span.end - zero, {"op": span.op}))
             if span.wait:  # that before the first op is shown where the iteration ends
-                until = begin if k else begin + timeline.host_period
+                until = begin if track else begin + timeline.host_period
                 rows.append(_complete("waits", "wait", tid, until - span.wait, until, {"before": span.op}))
     return rows
 
@@ -56,5 +57,5 @@ def _complete(name: str, cat: str, tid: int, start: int, end: int, args: dict[st
 def write(path: str | Path, trace: Trace, timeline: Timeline) -> None:
     """Write one steady iteration as a Chrome trace."""
     head = {"displayTimeUnit": "ms", "otherData": {"trace": trace.name, "makespan_ns": timeline.makespan}}
-    rows = ",\n".join(json.dumps(e) for e in events(trace, timeline))
+    rows = ",\n".join(json.dumps(event) for event in events(trace, timeline))
     write_text(path, json.dumps(head)[:-1] + ', "traceEvents": [\n' + rows + "\n]}\n")

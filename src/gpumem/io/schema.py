@@ -95,10 +95,10 @@ def check_keys(raw: msgspec.Raw, known: Collection[str], where: str) -> None:
     others = set[str]().union(*rows).difference(known)
     near = {key: difflib.get_close_matches(_plain(key), plain, 1, NEAR) for key in others}
     meant = {key: plain[names[0]] for key, names in near.items() if names}
-    for i, row in enumerate(rows if meant else ()):
+    for position, row in enumerate(rows if meant else ()):
         for key in row:
             if key in meant and meant[key] not in row:
-                place = f"{where}[{i}]" if listed else where
+                place = f"{where}[{position}]" if listed else where
                 raise ValueError(f"{place}: key {key!r} is unknown; did you mean {meant[key]!r}?")
 
 

@@ -81,10 +81,10 @@ class SharedClock:
 
     def advance(self) -> tuple[I64, I64]:
         """Go on until one more iteration has ended; return when its ops started and ended."""
-        x = self.streams
-        advance(x, self.hosts)
-        row = (x.state[TURN] - 1) % len(x.start)
-        return x.start[row].copy(), x.end[row].copy()
+        streams = self.streams
+        advance(streams, self.hosts)
+        row = (streams.state[TURN] - 1) % len(streams.start)
+        return streams.start[row].copy(), streams.end[row].copy()
 
     def cycle(self) -> int:
         """Return after how many iterations what is now repeats, 0 where it is new."""
@@ -93,20 +93,27 @@ class SharedClock:
 
     def _state(self, now: int) -> bytes:
         """Return all that comes after depends on, relative to now, but for the lead of the hosts."""
-        x, h = self.streams, self.hosts
-        runs = x.running != IDLE
-        kernel = runs & x.kernel[x.running]
+        streams, hosts = self.streams, self.hosts
+        runs = streams.running != IDLE
+        kernel = runs & streams.kernel[streams.running]
         parts = [
-            x.begun - x.state[TURN] * np.diff(x.order_ptr),
-            x.running,
-            np.where(kernel, x.left, np.where(runs, x.until - now, 0)),
+            streams.begun - streams.state[TURN] * np.diff(streams.order_ptr),
+            streams.running,
+            np.where(kernel, streams.left, np.where(runs, streams.until - now, 0)),
         ]
-        if len(h.cost):
-            first, last = int(x.state[TURN]) * len(x.work), int(x.state[HANDED])
-            rows, ops = np.divmod(np.arange(first, last), len(x.work))
-            issued = x.issued[rows % len(x.issued), ops]
-            parts += [[last - first], np.maximum(issued - now, 0), x.waits, x.given, h.apart(now, now), h.ended - now]
-        return b"".join(np.asarray(p, np.int64).tobytes() for p in parts)
+        if len(hosts.cost):
+            first, last = int(streams.state[TURN]) * len(streams.work), int(streams.state[HANDED])
+            rows, ops = np.divmod(np.arange(first, last), len(streams.work))
+            issued = streams.issued[rows % len(streams.issued), ops]
+            parts += [
+                [last - first],
+                np.maximum(issued - now, 0),
+                streams.waits,
+                streams.given,
+                hosts.apart(now, now),
+                hosts.ended - now,
+            ]
+        return b"".join(np.asarray(part, np.int64).tobytes() for part in parts)
 
 
 @jit

@@ -198,8 +198,8 @@ class Machine(Shown):
         if self.times is None or not len(asked):
             return trace
         ns = self.times.ops_ns(ops.take(asked), trace.buffers.size)
-        if (k := first(~(np.isnan(ns) | ((ns >= 0) & (ns < MAX_NS))))) >= 0:
-            raise ValueError(f"op {asked[k]}: {ns[k]} measured ns are not in [0, 2**53)")
+        if (bad := first(~(np.isnan(ns) | ((ns >= 0) & (ns < MAX_NS))))) >= 0:
+            raise ValueError(f"op {asked[bad]}: {ns[bad]} measured ns are not in [0, 2**53)")
         duration = ops.duration.copy()
         duration[asked] = np.rint(np.where(np.isnan(ns), UNKNOWN, ns)).astype(np.int64)
         return replace(trace, ops=replace(ops, duration=duration))
@@ -231,8 +231,10 @@ class Machine(Shown):
         """
         ops = self.timed(trace).ops
         wide = self.roofline_ns(ops.flops, ops.moved)
-        if (i := first(~(wide < MAX_NS))) >= 0:
-            raise ValueError(f"op {i}: {ops.flops[i]:g} flops and {ops.moved[i]:g} bytes take too long to count in ns")
+        if (op := first(~(wide < MAX_NS))) >= 0:
+            raise ValueError(
+                f"op {op}: {ops.flops[op]:g} flops and {ops.moved[op]:g} bytes take too long to count in ns"
+            )
         result = np.where(ops.role == SYNC, 0, np.rint(wide).astype(np.int64))
         for role, link in ((COPY_OUT, self.out), (COPY_IN, self.into)):
             mine = np.flatnonzero(ops.role == role)
@@ -278,8 +280,8 @@ _PCIE5 = (Link(10_000, 0.0182), Link(8_000, 0.0182))  # about 55 GB/s each way
 #   rtx3090     NVIDIA, "NVIDIA Ampere GA102 GPU Architecture" (whitepaper)
 #   rtx4090     NVIDIA, "NVIDIA Ada GPU Architecture" (whitepaper)
 PRESETS = {
-    m.name: m
-    for m in (
+    machine.name: machine
+    for machine in (
         Machine("gtx1080ti", 11 * GIB, *_PCIE3, flops=11.34e12, bandwidth=484e9),
         Machine("rtx2080ti", 11 * GIB, *_PCIE3, flops=13.45e12, bandwidth=616e9),
         Machine("p40", 24 * GIB, *_PCIE3, flops=11.76e12, bandwidth=346e9),

@@ -29,18 +29,18 @@ __all__ = ["rates", "share"]
 
 @strict
 def rates(slowdown: float, most: int) -> tuple[int, list[int]]:
-    """Return in how many parts of a ns work is counted, and how many each of `k` kernels does in one, by `k` to `most`.
+    """Return in how many parts of a ns work is counted, and how many each kernel does in one, by how many run.
 
-    All are whole numbers, so sums of work are exact.
+    From 0 to `most` kernels. All are whole numbers, so sums of work are exact.
 
     >>> rates(0.5, 3)  # of one kernel all parts, of two each two thirds, of three half
     (6, [0, 6, 4, 3])
     """
     finite(slowdown=slowdown)
-    s = Fraction(str(slowdown))
-    slower = [1 + s * (k - 1) for k in range(1, most + 1)]
-    unit = lcm(*(x.numerator for x in slower))
-    return unit, [0, *(int(unit / x) for x in slower)]
+    exact = Fraction(str(slowdown))
+    slower = [1 + exact * (count - 1) for count in range(1, most + 1)]
+    unit = lcm(*(factor.numerator for factor in slower))
+    return unit, [0, *(int(unit / factor) for factor in slower)]
 
 
 @strict

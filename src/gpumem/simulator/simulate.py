@@ -110,7 +110,7 @@ def simulate(
         cycle = clock.cycle(ends[-1])
     ran, last, issued = clock.steps, len(ends) - 1, clock.hosts.issued
     since = last - cycle if cycle else last // 2
-    causes = [c for c in range(len(CAUSES)) if c != NONE and (c != HOST or len(issued))]
+    causes = [cause for cause in range(len(CAUSES)) if cause != NONE and (cause != HOST or len(issued))]
     return Timeline(
         ran.start - ran.start.min(),
         ran.end - ran.start.min(),
@@ -119,7 +119,10 @@ def simulate(
         makespan=_mean(ends[last] - ends[since], last - since) if last else ends[0],
         first=last,
         cycle=cycle,
-        stalls={CAUSES[c]: _mean(int(sum(s[c] for s in stalls[since + 1 :])), max(last - since, 1)) for c in causes},
+        stalls={
+            CAUSES[cause]: _mean(int(sum(by_cause[cause] for by_cause in stalls[since + 1 :])), max(last - since, 1))
+            for cause in causes
+        },
         issued=issued - ran.start.min() if len(issued) else None,
         handing=clock.hosts.cost if len(issued) else None,
         gain=_mean(leads[last] - leads[since], last - since) if last else 0,

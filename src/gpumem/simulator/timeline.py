@@ -92,20 +92,20 @@ class Timeline(Shown):
 
         `start_ns`, `end_ns`, `wait_ns`, and `cause`: what it waited for, one of `CAUSES`; with the host on `issued_ns`.
         """
-        cause = [CAUSES[k] for k in self.cause.tolist()]
+        cause = [CAUSES[number] for number in self.cause.tolist()]
         rows = {"start_ns": self.start, "end_ns": self.end, "wait_ns": self.wait, "cause": cause}
         return frame(rows if self.issued is None else rows | {"issued_ns": self.issued}, index="op")
 
     def __len__(self) -> int:
         return len(self.start)
 
-    def __getitem__(self, i: int) -> Span:
-        i = position(i, len(self), "op")
-        issued = None if self.issued is None else int(self.issued[i])
-        return Span(i, int(self.start[i]), int(self.end[i]), int(self.wait[i]), CAUSES[self.cause[i]], issued)
+    def __getitem__(self, op: int) -> Span:
+        op = position(op, len(self), "op")
+        issued = None if self.issued is None else int(self.issued[op])
+        return Span(op, int(self.start[op]), int(self.end[op]), int(self.wait[op]), CAUSES[self.cause[op]], issued)
 
     def __iter__(self) -> Iterator[Span]:
-        return (self[i] for i in range(len(self)))
+        return (self[op] for op in range(len(self)))
 
     @property
     def host_period(self) -> int:
@@ -145,13 +145,13 @@ class Timeline(Shown):
         if self.issued is None or self.handing is None:
             return []
         rows: list[list[Span]] = [[] for _ in trace.ops.hosts]
-        for k, spans in enumerate(rows):
-            mine = np.flatnonzero(trace.ops.host == k)
+        for host, spans in enumerate(rows):
+            mine = np.flatnonzero(trace.ops.host == host)
             issued = self.issued[mine]
             begin = issued - self.handing[mine]
             wait = begin - np.concatenate([issued[-1:] - self.host_period, issued[:-1]])
             columns = (column.tolist() for column in (mine, begin, issued, np.maximum(wait, 0)))
-            spans += [Span(i, start, end, waited, issued=end) for i, start, end, waited in zip(*columns)]
+            spans += [Span(op, start, end, waited, issued=end) for op, start, end, waited in zip(*columns)]
         return rows
 
     @strict
@@ -221,26 +221,26 @@ class Timeline(Shown):
             raise ValueError(f"memory_over_time: {told}; simulate with sync=True lets it wait for the last op")
         period = self.makespan if freed == "completed" else self.host_period
         taken, given, last = self._lifetimes(trace, self.issued, freed, period)
-        b, eternal = trace.buffers, trace.eternal
-        mine = ~b.host & ~eternal & (b.size > 0)
-        time, at = np.concatenate([taken[mine], given[mine]]), np.concatenate([b.start[mine], last[mine]])
-        size = np.concatenate([b.size[mine], -b.size[mine]])
+        buffers, eternal = trace.buffers, trace.eternal
+        mine = ~buffers.host & ~eternal & (buffers.size > 0)
+        time, at = np.concatenate([taken[mine], given[mine]]), np.concatenate([buffers.start[mine], last[mine]])
+        size = np.concatenate([buffers.size[mine], -buffers.size[mine]])
         turn = time // period if period else at // trace.n
         time, at = time - turn * period, at - turn * trace.n
-        always = int(b.size[eternal & ~b.host].sum()) - int((size * turn).sum())
+        always = int(buffers.size[eternal & ~buffers.host].sum()) - int((size * turn).sum())
         return _steps(time, at, size, always)
 
     def _lifetimes(self, trace: Trace, issued: I64, freed: str, period: int) -> tuple[I64, I64, I64]:
         """Return when each buffer is taken and given back, and by which op: from `n` on, one of the next iteration."""
-        b, touched = trace.buffers, trace.accesses().op
+        buffers, touched = trace.buffers, trace.accesses().op
         idle = np.flatnonzero(np.diff(touched.ptr) == 0)
-        buffer, op = np.concatenate([touched.rows(), idle]), np.concatenate([touched.idx, b.end[idle] - 1])
-        at = b.start[buffer] + (op - b.start[buffer]) % trace.n
-        taken, last = issued[b.start], b.start.copy()
+        buffer, op = np.concatenate([touched.rows(), idle]), np.concatenate([touched.idx, buffers.end[idle] - 1])
+        at = buffers.start[buffer] + (op - buffers.start[buffer]) % trace.n
+        taken, last = issued[buffers.start], buffers.start.copy()
         np.maximum.at(last, buffer, at)
         given = taken.copy()
         if freed == "scheduled":
-            buffer, at = np.arange(len(b)), last
+            buffer, at = np.arange(len(buffers)), last
         when = (issued if freed == "scheduled" else self.end)[at % trace.n] + at // trace.n * period
         np.maximum.at(given, buffer, when)
         return taken, given, last

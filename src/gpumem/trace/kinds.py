@@ -28,10 +28,10 @@ PER_SAMPLE = frozenset({INPUT, ACTIVATION, TEMP, ACT_GRAD})  # each sample of a 
 
 def statistics_by_kind(kind: Sequence[str], ops: Ops) -> Csr:
     """Return the statistics of each op as `Trace.statistics` tells them by kind: of each buffer, in `kind`."""
-    kept = np.array([k == STATISTICS for k in kind], np.bool_)
+    kept = np.array([entry == STATISTICS for entry in kind], np.bool_)
     written, count = kept[ops.writes.idx], max(len(kept), 1)
     beside = np.zeros(len(ops), np.bool_)
-    result = np.array([k not in (STATISTICS, WORKSPACE) for k in kind], np.bool_)
+    result = np.array([entry not in (STATISTICS, WORKSPACE) for entry in kind], np.bool_)
     beside[ops.writes.rows()[result[ops.writes.idx]]] = True
     chosen = (ops.reads, kept[ops.reads.idx]), (ops.writes, written)
     read, write = (rows.rows()[mine] * count + rows.idx[mine] for rows, mine in chosen)

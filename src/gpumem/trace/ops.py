@@ -98,16 +98,16 @@ class Ops(Shown):
         module: Sequence[str] | None = None,
     ) -> Ops:
         """Build the columns; what is left out is one compute stream of unmeasured ops, handed over by one host."""
-        r = reads if isinstance(reads, Csr) else Csr.of(reads, "ops: reads")
-        w = writes if isinstance(writes, Csr) else Csr.of(writes, "ops: writes")
-        n = len(r)
+        read_rows = reads if isinstance(reads, Csr) else Csr.of(reads, "ops: reads")
+        write_rows = writes if isinstance(writes, Csr) else Csr.of(writes, "ops: writes")
+        n = len(read_rows)
         kept = (
             statistics if statistics is None or isinstance(statistics, Csr) else Csr.of(statistics, "ops: statistics")
         )
         return cls(
             ("",) * n if name is None else tuple(name),
-            r,
-            w,
+            read_rows,
+            write_rows,
             column(stream, n, 0, "ops: stream"),
             tuple(streams),
             column(duration, n, UNKNOWN, "ops: duration"),
@@ -135,11 +135,11 @@ class Ops(Shown):
         >>> Ops.joined([a, b]).name, Ops.joined([a, b]).reads.tolist(), Ops.joined([a, b]).module
         (('a', 'b'), [[0], [1]], ('', 'net'))
         """
-        rows = {c: [getattr(t, c) for t in tables] for c in cls.__slots__}
-        for c, nothing in (("attributes", None), ("module", "")):
-            if any(column is not None for column in rows[c]):
-                rows[c] = [column or (nothing,) * len(t) for column, t in zip(rows[c], tables)]
-        return cls(*(columns[0] if c in NAMES else joined(columns) for c, columns in rows.items()))
+        rows = {what: [getattr(table, what) for table in tables] for what in cls.__slots__}
+        for what, nothing in (("attributes", None), ("module", "")):
+            if any(column is not None for column in rows[what]):
+                rows[what] = [column or (nothing,) * len(table) for column, table in zip(rows[what], tables)]
+        return cls(*(columns[0] if what in NAMES else joined(columns) for what, columns in rows.items()))
 
     def take(self, rows: I64) -> Ops:
         """Return ops `rows[0]`, `rows[1]`, ...; -1 stands for a new one that touches nothing.
@@ -151,8 +151,8 @@ class Ops(Shown):
         fresh = Ops.make([[]], [[]], of=[UNKNOWN], statistics=[[]], attributes=[None], module=[""])
         return Ops(
             *(
-                getattr(self, c) if c in NAMES else taken(getattr(self, c), getattr(fresh, c), rows)
-                for c in self.__slots__
+                getattr(self, what) if what in NAMES else taken(getattr(self, what), getattr(fresh, what), rows)
+                for what in self.__slots__
             )
         )
 
@@ -196,21 +196,21 @@ class Ops(Shown):
     def __len__(self) -> int:
         return len(self.name)
 
-    def __getitem__(self, i: int) -> Op:
-        i = position(i, len(self), "op")
+    def __getitem__(self, op: int) -> Op:
+        op = position(op, len(self), "op")
         return Op(
-            i,
-            self.name[i],
-            self.streams[self.stream[i]],
-            ROLES[self.role[i]],
-            tuple(self.reads[i].tolist()),
-            tuple(self.writes[i].tolist()),
-            int(self.duration[i]),
-            int(self.of[i]),
-            self.hosts[self.host[i]],
-            bool(self.blocking[i]),
-            None if self.attributes is None else self.attributes[i],
-            "" if self.module is None else self.module[i],
+            op,
+            self.name[op],
+            self.streams[self.stream[op]],
+            ROLES[self.role[op]],
+            tuple(self.reads[op].tolist()),
+            tuple(self.writes[op].tolist()),
+            int(self.duration[op]),
+            int(self.of[op]),
+            self.hosts[self.host[op]],
+            bool(self.blocking[op]),
+            None if self.attributes is None else self.attributes[op],
+            "" if self.module is None else self.module[op],
         )
 
     def __iter__(self) -> Iterator[Op]:
@@ -224,7 +224,7 @@ class Ops(Shown):
 
 
 def _mappings(rows: Sequence[Attributes | None]) -> tuple[Attributes | None, ...]:
-    for i, row in enumerate(rows):
+    for op, row in enumerate(rows):
         if row is not None and not isinstance(row, Mapping):
-            raise ValueError(f"ops: attributes of op {i}: {row!r:.60} is no mapping")
+            raise ValueError(f"ops: attributes of op {op}: {row!r:.60} is no mapping")
     return tuple(rows)

@@ -124,9 +124,9 @@ class Trace(Shown):
 
         Costs O(B log B) whatever `n`, so instances with nanoseconds for steps are fine.
         """
-        b = self.buffers
-        mine = b.host == host
-        size, start, end = b.size[mine], b.start[mine], b.end[mine]
+        buffers = self.buffers
+        mine = buffers.host == host
+        size, start, end = buffers.size[mine], buffers.start[mine], buffers.end[mine]
         wraps = end > self.n  # the tail of such an arc comes at the start of the circle
         at = np.concatenate([start, np.minimum(end, self.n), np.zeros(int(wraps.sum()), np.int64), end[wraps] - self.n])
         change = np.concatenate([size, -size, size[wraps], -size[wraps]])
@@ -145,8 +145,8 @@ class Trace(Shown):
     def peak(self) -> tuple[int, int]:
         """The first step at which the device load is largest, and that load in bytes."""
         time, load = self.steps()
-        k = int(np.argmax(load))
-        return int(time[k]), int(load[k])
+        highest = int(np.argmax(load))
+        return int(time[highest]), int(load[highest])
 
     @property
     def peak_live_bytes(self) -> int:
@@ -163,8 +163,8 @@ class Trace(Shown):
         >>> trace.eternal, trace.crossing
         (array([ True, False, False]), array([ True, False,  True]))
         """
-        b = self.buffers
-        return np.asarray(b.persistent & (b.end - b.start == self.n), np.bool_)
+        buffers = self.buffers
+        return np.asarray(buffers.persistent & (buffers.end - buffers.start == self.n), np.bool_)
 
     @property
     def crossing(self) -> Bool:
@@ -230,8 +230,10 @@ class Trace(Shown):
 
     def accesses(self) -> Accesses:
         """Return who touches each buffer: reads and writes of an op merged, in issue order."""
-        n, r, w = max(self.n, 1), self.ops.reads, self.ops.writes
-        touch = np.sort(np.concatenate([(r.idx * n + r.rows()) * 2, (w.idx * n + w.rows()) * 2 + 1]))  # reads first
+        n, reads, writes = max(self.n, 1), self.ops.reads, self.ops.writes
+        touch = np.sort(
+            np.concatenate([(reads.idx * n + reads.rows()) * 2, (writes.idx * n + writes.rows()) * 2 + 1])
+        )  # reads first
         new = np.diff(touch >> 1, prepend=-1) != 0
         begins, ends = touch[new], touch[np.append(new, True)[1:]]
         keys = begins >> 1
@@ -246,18 +248,18 @@ def _check_columns(table: Buffers | Ops, what: str) -> None:
             raise ValueError(f"{what}: {len(table)} rows, but column {column!r} has {len(values)}")
 
 
-def _check_buffers(b: Buffers, n: int) -> None:
-    size, start, end = b.size, b.start, b.end
-    if (i := first(size < 0)) >= 0:
-        raise ValueError(f"buffer {i}: size {size[i]} is negative")
+def _check_buffers(buffers: Buffers, n: int) -> None:
+    size, start, end = buffers.size, buffers.start, buffers.end
+    if (bad := first(size < 0)) >= 0:
+        raise ValueError(f"buffer {bad}: size {size[bad]} is negative")
     if float(size.sum(dtype=np.float64)) >= MAX_BYTES:
         raise ValueError(f"buffers: sizes add up to 2**62 bytes or more (the largest is {size.max()})")
-    if (i := first((start < 0) | (start >= n))) >= 0:
-        raise ValueError(f"buffer {i}: start {start[i]} is not in [0, {n})")
-    if (i := first((end <= start) | (end > start + n))) >= 0:
-        raise ValueError(f"buffer {i}: lifetime [{start[i]}, {end[i]}) must last 1 to {n} steps")
-    if (i := first(b.persistent & (end <= n) & (end - start < n))) >= 0:
-        raise ValueError(f"buffer {i}: persistent, but [{start[i]}, {end[i]}) does not cross the boundary at {n}")
+    if (bad := first((start < 0) | (start >= n))) >= 0:
+        raise ValueError(f"buffer {bad}: start {start[bad]} is not in [0, {n})")
+    if (bad := first((end <= start) | (end > start + n))) >= 0:
+        raise ValueError(f"buffer {bad}: lifetime [{start[bad]}, {end[bad]}) must last 1 to {n} steps")
+    if (bad := first(buffers.persistent & (end <= n) & (end - start < n))) >= 0:
+        raise ValueError(f"buffer {bad}: persistent, but [{start[bad]}, {end[bad]}) does not cross the boundary at {n}")
 
 
 def _check_ops(ops: Ops, count: int) -> None:
@@ -265,20 +267,20 @@ def _check_ops(ops: Ops, count: int) -> None:
     for what, rows in (("reads", ops.reads), ("writes", ops.writes), *kept):
         if rows.ptr[0] != 0 or rows.ptr[-1] != len(rows.idx) or (np.diff(rows.ptr) < 0).any():
             raise ValueError(f"ops: {what} are no CSR: ptr does not ascend from 0 to {len(rows.idx)}")
-        if (k := first((rows.idx < 0) | (rows.idx >= count))) >= 0:
-            raise ValueError(f"op {rows.rows()[k]}: {what} buffer {rows.idx[k]}, but there are {count} buffers")
+        if (entry := first((rows.idx < 0) | (rows.idx >= count))) >= 0:
+            raise ValueError(f"op {rows.rows()[entry]}: {what} buffer {rows.idx[entry]}, but there are {count} buffers")
     numbered = (("stream", ops.stream, ops.streams), ("host", ops.host, ops.hosts), ("role", ops.role, ROLES))
     for what, number, names in numbered:
-        if (i := first((number < 0) | (number >= len(names)))) >= 0:
-            raise ValueError(f"op {i}: {what} {number[i]}, but there are {len(names)} {what}s")
-    if (i := first((ops.duration < UNKNOWN) | (ops.duration >= MAX_NS))) >= 0:
-        raise ValueError(f"op {i}: duration {ops.duration[i]} ns is not in [0, 2**53)")
+        if (op := first((number < 0) | (number >= len(names)))) >= 0:
+            raise ValueError(f"op {op}: {what} {number[op]}, but there are {len(names)} {what}s")
+    if (op := first((ops.duration < UNKNOWN) | (ops.duration >= MAX_NS))) >= 0:
+        raise ValueError(f"op {op}: duration {ops.duration[op]} ns is not in [0, 2**53)")
     if float(ops.duration.sum(dtype=np.float64)) >= MAX_NS:
         raise ValueError(f"ops: durations add up to 2**53 ns or more (the longest is {ops.duration.max()})")
     _check_statistics(ops)
     for what, column in (("flops", ops.flops), ("bytes moved", ops.moved)):
-        if (i := first(~(np.isfinite(column) & (column >= 0)))) >= 0:
-            raise ValueError(f"op {i}: {what} {column[i]} is not a finite number >= 0")
+        if (op := first(~(np.isfinite(column) & (column >= 0)))) >= 0:
+            raise ValueError(f"op {op}: {what} {column[op]} is not a finite number >= 0")
 
 
 def _check_statistics(ops: Ops) -> None:
@@ -287,27 +289,32 @@ def _check_statistics(ops: Ops) -> None:
     count = 1 + max(int(rows.idx.max(initial=0)) for rows in (ops.reads, ops.writes, ops.statistics))
     kept, read, written = (rows.rows() * count + rows.idx for rows in (ops.statistics, ops.reads, ops.writes))
     if len(stray := kept[~(np.isin(kept, read) & np.isin(kept, written))]):
-        i, b = divmod(int(stray.min()), count)
-        raise ValueError(f"op {i}: statistics in buffer {b}, which it does not both read and write")
+        op, buffer = divmod(int(stray.min()), count)
+        raise ValueError(f"op {op}: statistics in buffer {buffer}, which it does not both read and write")
 
 
 def _check_lifetimes(trace: Trace) -> None:
-    b = trace.buffers
+    buffers = trace.buffers
     for verb, rows in (("reads", trace.ops.reads), ("writes", trace.ops.writes)):
         op, buffer = rows.rows(), rows.idx
-        if (k := first((op - b.start[buffer]) % trace.n >= (b.end - b.start)[buffer])) >= 0:
-            i, j = int(op[k]), int(buffer[k])
-            when = "before it is allocated" if i < b.start[j] and b.end[j] <= trace.n else "after it is freed"
-            raise ValueError(f"op {i}: {verb} buffer {j} {when}: it lives during [{b.start[j]}, {b.end[j]})")
+        if (entry := first((op - buffers.start[buffer]) % trace.n >= (buffers.end - buffers.start)[buffer])) >= 0:
+            at, culprit = int(op[entry]), int(buffer[entry])
+            when = (
+                "before it is allocated"
+                if at < buffers.start[culprit] and buffers.end[culprit] <= trace.n
+                else "after it is freed"
+            )
+            lifetime = f"[{buffers.start[culprit]}, {buffers.end[culprit]})"
+            raise ValueError(f"op {at}: {verb} buffer {culprit} {when}: it lives during {lifetime}")
 
 
 def _check_copies(trace: Trace) -> None:
-    b, ops = trace.buffers, trace.ops
-    for i in np.flatnonzero(ops.copies).tolist():
-        source, target, role = ops.reads[i], ops.writes[i], ROLES[ops.role[i]]
-        if len(source) != 1 or len(target) != 1 or b.size[source[0]] != b.size[target[0]]:
-            raise ValueError(f"op {i}: a {role} reads one buffer and writes another of the same size")
-        if (bool(b.host[source[0]]), bool(b.host[target[0]])) != (role == "copy_in", role == "copy_out"):
+    buffers, ops = trace.buffers, trace.ops
+    for op in np.flatnonzero(ops.copies).tolist():
+        source, target, role = ops.reads[op], ops.writes[op], ROLES[ops.role[op]]
+        if len(source) != 1 or len(target) != 1 or buffers.size[source[0]] != buffers.size[target[0]]:
+            raise ValueError(f"op {op}: a {role} reads one buffer and writes another of the same size")
+        if (bool(buffers.host[source[0]]), bool(buffers.host[target[0]])) != (role == "copy_in", role == "copy_out"):
             raise ValueError(
-                f"op {i}: a {role} goes from {'host to device' if role == 'copy_in' else 'device to host'}"
+                f"op {op}: a {role} goes from {'host to device' if role == 'copy_in' else 'device to host'}"
             )

@@ -66,9 +66,9 @@ class DecisionCounts:
     @strict
     def of(cls, plan: Plan, before: Run, after: Run) -> DecisionCounts:
         """Count what a plan decides about a trace, and what runs again for that."""
-        tails = sum(drops_tail(d, before.trace) for d in plan.decisions)
-        held = sum(isinstance(d, Hold) for d in plan.decisions) - tails
-        recomputed = sum(isinstance(d, Recompute) for d in plan.decisions)
+        tails = sum(drops_tail(decision, before.trace) for decision in plan.decisions)
+        held = sum(isinstance(decision, Hold) for decision in plan.decisions) - tails
+        recomputed = sum(isinstance(decision, Recompute) for decision in plan.decisions)
         return cls(len(plan.swaps), recomputed, *after.again(), held, tails)
 
     def lines(self, by: str, copied: str = "") -> Iterator[str]:

@@ -112,14 +112,17 @@ def layout(trace: Trace, placement: Placement, *, ax: Axes | None = None) -> Axe
     from matplotlib.collections import PolyCollection
 
     boxes, colours = [], []
-    for b, at in zip(trace.buffers, placement.offset.tolist()):
-        if b.space == "host" or not b.size:
+    for buffers, at in zip(trace.buffers, placement.offset.tolist()):
+        if buffers.space == "host" or not buffers.size:
             continue
-        low, high = at / _MIB, (at + b.size) / _MIB
-        for start, end in ((b.start, min(b.end, trace.n)), (0, b.end - trace.n)):  # an arc may come in two parts
+        low, high = at / _MIB, (at + buffers.size) / _MIB
+        for start, end in (
+            (buffers.start, min(buffers.end, trace.n)),
+            (0, buffers.end - trace.n),
+        ):  # an arc may come in two parts
             if end > start:
                 boxes.append([(start, low), (end, low), (end, high), (start, high)])
-                colours.append(_COLOURS.get(b.kind, "#cccccc"))
+                colours.append(_COLOURS.get(buffers.kind, "#cccccc"))
     ax.add_collection(PolyCollection(boxes, facecolors=colours, edgecolors="white", linewidths=0.2))
     ax.set(xlim=(0, trace.n), ylim=(0, max(placement.height / _MIB, 1e-9)), xlabel="op (with copies and reruns)")
     ax.set(ylabel="address (MiB)", title=f"{trace.name}: {placement.height / _MIB:.1f} MiB placed")
@@ -139,16 +142,16 @@ def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes
     timeline.check_fits(trace)
     ax = axes_of(ax)
     handed = timeline.handed(trace)
-    for k, host in enumerate(handed):
+    for row, host in enumerate(handed):
         turn = timeline.host_period  # the wait before the first op is drawn where the iteration ends
-        waits = [(s.start - s.wait + turn * (s is host[0]), s.wait) for s in host if s.wait]
-        _bars(ax, k, waits, _HOST["waits"])
-        _bars(ax, k, [(s.start, s.end - s.start) for s in host], _HOST["hands over"])
-    for k in range(len(trace.ops.streams)):
-        mine = np.flatnonzero(trace.ops.stream == k)
+        waits = [(span.start - span.wait + turn * (span is host[0]), span.wait) for span in host if span.wait]
+        _bars(ax, row, waits, _HOST["waits"])
+        _bars(ax, row, [(span.start, span.end - span.start) for span in host], _HOST["hands over"])
+    for row in range(len(trace.ops.streams)):
+        mine = np.flatnonzero(trace.ops.stream == row)
         bars = [*zip(timeline.start[mine].tolist(), (timeline.end - timeline.start)[mine].tolist())]
-        _bars(ax, len(handed) + k, bars, [_ROLES[ROLES[role]] for role in trace.ops.role[mine].tolist()])
-    shown = {role: _ROLES[role] for k, role in enumerate(ROLES) if (trace.ops.role == k).any()}
+        _bars(ax, len(handed) + row, bars, [_ROLES[ROLES[role]] for role in trace.ops.role[mine].tolist()])
+    shown = {role: _ROLES[role] for row, role in enumerate(ROLES) if (trace.ops.role == row).any()}
     for label, colour in (shown | (_HOST if handed else {})).items():
         ax.plot([], [], "s", color=colour, label=label)
     ax.legend(

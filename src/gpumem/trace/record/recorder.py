@@ -140,8 +140,8 @@ class Recorder(Shown):
     def append(self, op: Exec) -> None:
         """Record an op that is right, as `exec` sees to."""
         self._begins.append(len(self._events))
-        self._events += [("read", b, self._blocks[b].size) for b in op.reads]
-        self._events += [("write", b, self._blocks[b].size) for b in op.writes]
+        self._events += [("read", block, self._blocks[block].size) for block in op.reads]
+        self._events += [("write", block, self._blocks[block].size) for block in op.writes]
         self._ops.append(op)
 
     def _live(self, block: int, where: str) -> _Block:
