@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 
 import gpumem.simulator._sharing_loop as module
 from gpumem.jobs import Job, Policy, simulate_jobs, unmanaged
-from gpumem.simulator._sharing_loop import HANDED, NOW, TURN
+from gpumem.simulator._sharing_loop import LAUNCHED, NOW, TURN
 from tests.conftest import tiny_machine
 from tests.simulator.sharing_cases import SLOWDOWNS, Case, cases, streams
 
@@ -44,7 +44,7 @@ def test_a_state_has_all_that_hosts_do_from_now_on() -> None:
         column[k] = not old if column.dtype == bool else old + 1
         assert (clock._state(now) == was) == (column is x.left), "nothing runs, so that nothing is left"
         column[k] = old
-    x.state[HANDED] += 1  # the first op of the next iteration, then
+    x.state[LAUNCHED] += 1  # the first op of the next iteration, then
     row = x.issued[x.state[TURN] % len(x.issued)]
     states = []
     for issued in (now - 5, now, now + 1, now + 2):

@@ -134,7 +134,7 @@ class Certified:
 def certify(case: pipeline.Case, found: Mapping[str, pipeline.Planned], **how: Any) -> Certified | None:
     """Bound what is planned by several planners, within the budget; `how` are options of `least_stall`.
 
-    Bounded are swaps, and values made again where one of the plans does that. Plans that have ops run by others of
+    Bounded are swaps, and values recomputed where one of the plans does that. Plans that have ops run by others of
     their ways are not bounded. None where nothing is known: without a plan, or where ops wait for one another or for a
     host.
     """

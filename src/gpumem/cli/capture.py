@@ -136,7 +136,7 @@ class _Written:
 
 
 def _limited(trace: Trace) -> str:
-    """What to plan for next: 70 % of the peak load or more, as some op alone may hold more; the machine if need be."""
+    """What to plan for next: 70 % of the peak, more where some op alone holds more; the machine if need be."""
     from gpumem.swap.facts.limits import floor
 
     needs = floor(trace)[1]

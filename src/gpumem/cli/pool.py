@@ -46,7 +46,7 @@ HEAD = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """Place the buffers of each file with each planner; compare footprint, peak load and what is provably least."""
+    """Place the buffers of each file with each planner; compare footprint, peak live bytes and lower bound."""
     if args.out is not None:
         _check_out(args.out, len(args.file))
     planners = chosen(args.planner, pool.PLANNERS, "--planner")

@@ -14,9 +14,9 @@ from gpumem.trace import Trace
 
 @strict
 def events(trace: Trace, timeline: Timeline) -> list[dict[str, Any]]:
-    """Return one complete event an op (microseconds), a track a stream, and a counter of the device load.
+    """Return one complete event an op (microseconds), a track a stream, and a counter of the live bytes on the device.
 
-    With the host on there is a track a host too: what it hands over, and where it waits. Time 0 is then when the first
+    With the host on there is a track a host too: what it launches, and where it waits. Time 0 is then when the first
     host begins.
     """
     timeline.check_fits(trace)

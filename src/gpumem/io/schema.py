@@ -15,6 +15,7 @@ from gpumem.base.files import replacing
 from gpumem.base.names import meant
 
 T = TypeVar("T")
+# Ranges of numbers in files: below 2**62, so that sums of two of them fit in int64; -1 stands for none.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 Amount = Annotated[float, msgspec.Meta(ge=0, lt=2.0**63)]
 Index = Annotated[int, msgspec.Meta(ge=-1, lt=2**62)]

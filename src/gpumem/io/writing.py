@@ -45,7 +45,7 @@ def write(
     capacity : int, optional
         Bytes the pool must fit; the placement's height where left out.
     makespan_ns : int, optional
-        One iteration by the placed clock.
+        One iteration by the address-aware simulation.
 
     Raises
     ------

@@ -26,11 +26,15 @@ QUICK = ("tensile", "checkpoint", "capuchin")  # where any plan will do
 # While a program runs: those of milliseconds first, whose plan it follows meanwhile; the second reaches what can be
 # reached.
 IN_A_RUN = ("tensile", "on-demand-nonblocking", *BEST)
-HASTY = MappingProxyType({"effort": 0.01})  # where there is no end, and hardly a plan: what the search begins with
-ENOUGH = 0.001  # overhead: what costs less is not made cheaper
-STEPS = 64  # the least pool is found to such a part of what there is between too little and enough
-BEFORE, EACH = 0.2, 0.3  # shares of the time that is left: for the footprint without a plan; for each pool
-MIB = 2**20
+# Where there is no end, and hardly a plan: what the search begins with. Not tuned.
+HASTY = MappingProxyType({"effort": 0.01})
+# Overhead: a plan that costs no more ends the comparison. Not tuned.
+ENOUGH = 0.001
+# The smallest pool is found to 1/64 of what lies between too little and enough, in six halvings. Not tuned.
+STEPS = 64
+# Shares of the time that is left: for the footprint without a plan; for each pool. Not tuned.
+BEFORE, EACH = 0.2, 0.3
+MIB = 2**20  # bytes: pools are reported in whole MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +258,7 @@ def asking(
     planners: Sequence[str | AnyPlanner] = IN_A_RUN,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[[Trace, float | None, Offer], tuple[bool, list[str]]]:
-    """Return what asks several planners about a trace within a load limit; the cheapest by the capacity clock counts.
+    """Return what asks several planners about a trace; the byte-counting simulation says which is cheapest.
 
     Each plan that is the cheapest so far is offered. The answer is whether more time is of no use, and a line for each
     planner that was asked. Without seconds a search looks no further than where it begins.

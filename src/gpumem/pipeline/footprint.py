@@ -33,7 +33,7 @@ class Footprint:
     size : int
         Bytes: the height of a planner's placement, the bytes that an allocator reserved.
     bound : int
-        Bytes that nothing of that kind goes below: at least the peak load.
+        Bytes that nothing of that kind goes below: at least the peak live bytes.
     seconds : float
         Spent on planning or replaying; compiling does not count.
     placement : Placement
@@ -50,7 +50,7 @@ class Footprint:
 
     @property
     def ratio(self) -> float:
-        """The competitive ratio: footprint over peak load (1.0 where the load is 0)."""
+        """The fragmentation ratio: footprint over peak live bytes (1.0 where the live bytes are 0)."""
         return self.size / self.peak_live_bytes if self.peak_live_bytes else 1.0
 
     @property
@@ -79,7 +79,7 @@ def placed(trace: Trace, planner: Callable[[Trace], Placement], *, name: str = "
     Returns
     -------
     Footprint
-        The bound is the placement's, or the peak load where that is higher. It holds for the alignment asked for.
+        The bound is the placement's, or the peak live bytes where that is higher. It holds for the alignment asked for.
 
     Examples
     --------
@@ -106,8 +106,8 @@ def replayed(trace: Trace, make: Callable[[], Pool], *, name: str = "") -> Footp
     Returns
     -------
     Footprint
-        `size` is what was reserved at most. The bound is the peak load: segments may lie anywhere, so that a bound on
-        the height of a pool is none for them.
+        `size` is what was reserved at most. The bound is the peak live bytes: segments may lie anywhere, so that a
+        bound on the height of a pool is none for them.
 
     Raises
     ------

@@ -31,10 +31,12 @@ from gpumem.swap.search.robust import PRICE, off_by
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
-QUICK = {"effort": 0.03}, {"effort": 0.2}  # of swap and pool planners: to find out which load fits a pool
+# Of swap and pool planners, to find out which load fits a pool. Not tuned.
+QUICK = {"effort": 0.03}, {"effort": 0.2}
 PLACING = {"effort": 1.0}  # of the pool planner: the same each time, where a target alone would take what time there is
-THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans around it
-PLANS = 3
+# Of swap planners that are asked for several plans around it. Not tuned.
+THOROUGH = {"effort": 0.4}
+PLANS = 3  # that are refined around the first that fits: not tuned
 TOLD = ("seconds", "progress")  # what all planners are told, beside their options
 # Shares of the time that is left: to place the unswapped trace; to plan and place, before the result is judged and
 # checked; of that for the one plan that a load limit takes; for each call where a pool takes several; for what a
@@ -234,9 +236,9 @@ def plan(
     machine : Machine or str
         A machine, or the name of a preset.
     pool, load : int or str, optional
-        Bytes, or a text such as `"300MiB"` or `"70%"` (of the peak load). `pool` is the size of the pool, and the
-        placed clock judges. `load` is the papers' limit, of the load, and the capacity clock judges. With both, the
-        pool must fit and the capacity clock judges; with neither, the pool is what the
+        Bytes, or a text such as `"300MiB"` or `"70%"` (of the peak live bytes). `pool` is the size of the pool, and the
+        address-aware simulation judges. `load` is the papers' limit, of the load, and the byte-counting simulation
+        judges. With both, the pool must fit and the byte-counting simulation judges; with neither, the pool is what the
         machine has available.
     planner : str or callable
         A name in `swap.PLANNERS`, or `module:name` of one of your own; a record such as `swap.Search(effort=0.1)`, or

@@ -39,9 +39,9 @@ class Planned(Shown):
     machine : Machine
     before, after : Run
         Trace, placement and timeline, without the plan and with it. Timelines are by the clock that judges: the
-        capacity clock where a load was asked for, else the placed clock.
+        byte-counting simulation where a load was asked for, else the address-aware simulation.
     placed : Timeline
-        Of `after`, by the placed clock whatever the limit.
+        Of `after`, by the address-aware simulation whatever the limit.
     pool, load : int, optional
         Bytes that were asked for.
     load_limit : int
@@ -84,7 +84,7 @@ class Planned(Shown):
 
     @property
     def placed_overhead(self) -> float:
-        """The same by the placed clock, whatever the limit: `placed` against the placed unswapped trace."""
+        """The same by the address-aware simulation, whatever the limit: `placed` against the placed unswapped trace."""
         base = baseline(self.before.trace, self.machine, self.trace, self.before.placement)
         return self.placed.overhead(base)
 
@@ -150,9 +150,9 @@ class Planned(Shown):
     def row(self) -> dict[str, object]:
         """Return all figures for programs: bytes, nanoseconds, `overhead` as a fraction.
 
-        `swaps` and `recomputed` count gaps; `reruns` the ops that run again, `recompute_ns` their time in an iteration;
-        `held` and `tails` the `Hold` decisions, which keep values for reruns, or drop dead tails. `limit` is the size
-        of the pool, if one was asked for, `score` empty where the planner has none.
+        `swaps` and `recomputed` count gaps; `reruns` the recomputed ops, `recompute_ns` their time in an
+        iteration; `held` and `tails` the `Hold` decisions, which keep values for recomputations, or drop dead tails.
+        `limit` is the size of the pool, if one was asked for, `score` empty where the planner has none.
         """
         before, after = self.before, self.after
         return {

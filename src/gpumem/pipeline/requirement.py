@@ -15,7 +15,8 @@ from gpumem.simulator import workspaces as convolving
 from gpumem.simulator.machine import Machine
 from gpumem.trace import Trace
 
-CONTEXT = 512 * 2**20  # what a CUDA context and the libraries' handles take, about, where the machine does not say
+# Bytes of a CUDA context and the libraries' handles, about, where the machine does not say. Not tuned.
+CONTEXT = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -65,7 +66,7 @@ def requirement(trace: Trace, worked: Trace | None = None) -> Requirement:
 
     Notes
     -----
-    O(B log B). What is reserved is the most after some iterations: it settles with them.
+    O(B log B). What is reserved is the most after some iterations: it grows for a few, then stays.
 
     Examples
     --------
@@ -88,7 +89,7 @@ def _reserved(trace: Trace) -> int:
 
 @strict
 def peak_by_kind(trace: Trace) -> tuple[tuple[str, int], ...]:
-    """Return what the device's memory is for where the load is largest: kinds and bytes, the most bytes first."""
+    """Return what the device's memory is for where the live bytes are most: kinds and bytes, the most bytes first."""
     b, op = trace.buffers, trace.peak[0]
     alive = ((op - b.start) % trace.n < b.end - b.start) & ~b.host
     held: Counter[str] = Counter()

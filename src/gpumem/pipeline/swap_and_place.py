@@ -14,12 +14,14 @@ from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
-STEPS = 200  # load limits are tried 1/200 of the peak load apart
+# Load limits are tried 1/200 of the peak live bytes apart: not tuned.
+STEPS = 200
 FAR = 2**62  # a height that nothing has
 # Steps above what halving found: of 435 runs (29 recorded traces, three limits, five planners) 11 had passed over
 # a higher limit, by 2 to 8 steps.
 NEAR = 8
-ABOVE = 2  # steps above the first load limit that are tried as well
+# Steps above the first load limit that are tried as well: not tuned.
+ABOVE = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -81,10 +83,10 @@ def in_pool(
 
     Notes
     -----
-    The highest load limit that fits, in steps of 1/200 of the peak load: down by what the placement exceeds the pool,
-    then by twice as much at a time, until something fits; then halved; then those of the 8 steps above that were not
-    tried, from above. A lower load may be harder to place than a higher one, so a higher one that fits may be passed
-    over. Zhang et al. 2019, sections V and VI-C.
+    The highest load limit that fits, in steps of 1/200 of the peak live bytes: down by what the placement exceeds the
+    pool, then by twice as much at a time, until something fits; then halved; then those of the 8 steps above that were
+    not tried, from above. A lower load may be harder to place than a higher one, so a higher one that fits may be
+    passed over. Zhang et al. 2019, sections V and VI-C.
 
     Examples
     --------
@@ -176,7 +178,8 @@ def refine_limit(
     limit, pool
         As in `in_pool`.
     first : Combined
-        A plan whose placement fits. Its load limit, and two that are up to 1/100 of the peak load above it, are tried.
+        A plan whose placement fits. Its load limit, and two that are up to 1/100 of the peak live bytes above it, are
+        tried.
     swaps : iterable of callable
         As `swap` in `in_pool`, each with another plan for the same load: those that do not wait are equal swaps, among
         which the placement chooses.
@@ -197,7 +200,7 @@ def refine_limit(
             if shortest <= least or work.over():
                 return best
             load_limit = min(first.load_limit + level * step, limit)
-            work.tell(f"settling at a load limit of {load_limit / max(trace.peak_live_bytes, 1):.1%} of the peak load")
+            work.tell(f"refining at a load limit of {load_limit / max(trace.peak_live_bytes, 1):.1%} of the peak load")
             try:
                 found = at_load(trace, load_limit, swap=swap, pool=pool)
             except (NotReached, Infeasible):

@@ -22,7 +22,7 @@ _FREE, _RESERVED, _HEAP = range(3)  # entries of `Reservations.state`
 
 
 class Reservations(NamedTuple):
-    """The counter of the capacity clock: what is reserved, and what comes back when. Device buffers only."""
+    """The counter of the byte-counting simulation: what is reserved, and what comes back when. Device buffers only."""
 
     size: I64  # of each buffer
     start_ptr: I64  # by op

@@ -19,9 +19,9 @@ from gpumem.simulator.machine import Machine
 from gpumem.trace import COMPUTE, I64, RECOMPUTE, Bool, Csr, Trace
 from gpumem.trace.placement import Placement
 
-IDLE = -1
-FAR = int(np.iinfo(np.int64).max)
-NOW, TURN, HANDED, KERNELS = range(4)  # entries of `Streams.state`
+IDLE = -1  # in place of the op that an engine runs
+FAR = int(np.iinfo(np.int64).max)  # a time that never comes
+NOW, TURN, LAUNCHED, KERNELS = range(4)  # entries of `Streams.state`
 
 
 class Streams(NamedTuple):
@@ -40,11 +40,11 @@ class Streams(NamedTuple):
     until: I64  # of each engine: when what is no kernel ends
     ended: I64  # of each op: how often
     waits: Bool  # of each host: an op that it waits for has not ended
-    given: I64  # of each host: ops that it has handed over and that have not ended
+    given: I64  # of each host: ops that it has launched and that have not ended
     start: I64  # by iteration and op
     end: I64
     issued: I64
-    state: I64  # the time, iterations that have ended, ops handed over since the start, kernels that run
+    state: I64  # the time, iterations that have ended, ops launched since the start, kernels that run
 
     @classmethod
     def make(
@@ -66,7 +66,7 @@ class Streams(NamedTuple):
 
 
 def kernels(trace: Trace) -> Bool:
-    """Return which ops are kernels: they compute, for the first time or again."""
+    """Return which ops are kernels: they compute, as recorded or as a recomputation."""
     role = trace.ops.role
     return np.asarray((role == COMPUTE) | (role == RECOMPUTE), np.bool_)
 
@@ -102,7 +102,7 @@ class SharedClock:
             np.where(kernel, streams.left, np.where(runs, streams.until - now, 0)),
         ]
         if len(hosts.cost):
-            first, last = int(streams.state[TURN]) * len(streams.work), int(streams.state[HANDED])
+            first, last = int(streams.state[TURN]) * len(streams.work), int(streams.state[LAUNCHED])
             rows, ops = np.divmod(np.arange(first, last), len(streams.work))
             issued = streams.issued[rows % len(streams.issued), ops]
             parts += [
@@ -196,10 +196,10 @@ def advance(streams: Streams, hosts: Hosts) -> None:
 
 @inner
 def launch(streams: Streams, hosts: Hosts, position: int) -> int:
-    """Return when the op at a position since the start is handed over; FAR where that is not known yet."""
+    """Return when the op at a position since the start is launched; FAR where that is not known yet."""
     n_ops, window = len(streams.work), len(streams.start)
-    while streams.state[HANDED] <= position:
-        row, op = streams.state[HANDED] // n_ops % window, streams.state[HANDED] % n_ops
+    while streams.state[LAUNCHED] <= position:
+        row, op = streams.state[LAUNCHED] // n_ops % window, streams.state[LAUNCHED] % n_ops
         host = hosts.host[op]
         if streams.waits[host] or (hosts.drains[op] and streams.given[host] > 0):
             return FAR
@@ -209,7 +209,7 @@ def launch(streams: Streams, hosts: Hosts, position: int) -> int:
         streams.issued[row, op] = hosts.clock[host] = hosts.state[LAST]
         streams.waits[host] = hosts.blocks[op]
         streams.given[host] += 1
-        streams.state[HANDED] += 1
+        streams.state[LAUNCHED] += 1
     return int(streams.issued[position // n_ops % window, position % n_ops])
 
 

@@ -28,7 +28,7 @@ from gpumem.trace import (
     first,
 )
 
-GIB = 2**30
+GIB = 2**30  # bytes
 
 
 @strict_fields
@@ -87,8 +87,8 @@ class Machine(Shown):
     pinned : int
         Bytes of pinned host memory that plans may use.
     host_ns, copy_host_ns : float
-        What it takes a host thread to hand over an op, and a copy: host time, apart from `launch_ns`. Where both are 0
-        and no op blocks the host is *off*: all is handed over at once (see `gpumem.simulator.simulate`).
+        What it takes a host thread to launch an op, and a copy: host time, apart from `launch_ns`. Where both are 0
+        and no op blocks the host is *off*: all is launched at once (see `gpumem.simulator.simulate`).
     reserved : int
         Bytes of device memory that a program cannot have: the context, libraries.
     times : MeasuredTimes, optional
@@ -247,7 +247,7 @@ class Machine(Shown):
 
     @strict
     def host_costs(self, trace: Trace) -> I64:
-        """Return the host time that handing over each op of `trace` takes, int64[n], in whole nanoseconds.
+        """Return the host time that launching each op of `trace` takes, int64[n], in whole nanoseconds.
 
         Raises
         ------

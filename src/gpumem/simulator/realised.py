@@ -80,9 +80,9 @@ def realised(
         Gives the estimates.
     uncertainty : Uncertainty
     placements : pair of Placement, optional
-        Of both traces: the placed clock.
+        Of both traces: the address-aware simulation.
     capacity : int, optional
-        Bytes: the capacity clock for the plan.
+        Bytes: the byte-counting simulation for the plan.
     draws : int
         At least 1.
 

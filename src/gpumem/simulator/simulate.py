@@ -2,21 +2,21 @@
 
 Each op starts when its engine is free, when the ops it must wait for (`gpumem.simulator.hazards`) have ended, and
 when memory is there. All of these lie earlier in issue order, so one pass in issue order gives every
-start, and a trace whose load fits cannot deadlock. Passes repeat until the iteration does::
+start, and a trace whose live bytes fit cannot deadlock. Passes repeat until the iteration does::
 
-    placed clock     memory is a hazard: whoever had these bytes before must be done with them
-    capacity clock   memory is a counter: bytes are reserved in issue order, and an op waits until
+    address-aware simulation   memory is a hazard: whoever had these bytes before must be done with them
+    byte-counting simulation   memory is a counter: bytes are reserved in issue order, and an op waits until
                      earlier ops have given enough back
 
-No op starts before it is *issued*: handed over by its host thread. Trace order is the one order of issue. A host needs
+No op starts before it is *issued*: launched by its host thread. Trace order is the one order of issue. A host needs
 `host_ns` for an op, and after one that blocks it goes on when that has ended::
 
     issued(x) = max(clock[host] + host_ns(x), issued(x - 1))
     start(x)  = max(all of the above, issued(x))
     clock[host] = end(x) if x blocks else issued(x)
 
-Before a blocking copy the host waits for all that it has handed over before. While nothing takes host time and nothing
-blocks, the host is off: all is handed over at once.
+Before a blocking copy the host waits for all that it has launched before. While nothing takes host time and nothing
+blocks, the host is off: all is launched at once.
 
 An op takes as long whatever runs beside it. Where kernels of several streams are to share the GPU,
 `gpumem.simulator.sharing.share` says how long that is.
@@ -59,9 +59,9 @@ def simulate(
     machine : Machine
         Gives durations and says whether both directions of the link run at once.
     placement : Placement, optional
-        A valid one: the placed clock.
+        A valid one: the address-aware simulation.
     capacity : int, optional
-        Bytes of device memory: the capacity clock. With neither, memory delays nothing.
+        Bytes of device memory: the byte-counting simulation. With neither, memory delays nothing.
     iterations : int
         How many to simulate at most.
     sync : bool, optional
@@ -76,7 +76,7 @@ def simulate(
     Raises
     ------
     ValueError
-        A trace without ops; a placement and a capacity together; a load above the capacity.
+        A trace without ops; a placement and a capacity together; more live bytes than the capacity.
 
     Notes
     -----

@@ -17,7 +17,7 @@ from gpumem.trace import I64, Trace, position
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-NONE, DATA, COPY, MEMORY, HOST = range(5)
+NONE, DATA, COPY, MEMORY, HOST = range(5)  # indices into `CAUSES`; of two reasons to wait for one op, the lower counts
 CAUSES = ("none", "data", "copy", "memory", "host")
 FREED = ("scheduled", "completed")
 
@@ -26,7 +26,7 @@ FREED = ("scheduled", "completed")
 class Span:
     """One op of a timeline: `[start, end)` in ns, how long it waited beyond its stream, and for what.
 
-    `issued` is when its host handed it over, None with the host off.
+    `issued` is when its host launched it, None with the host off.
     """
 
     op: int
@@ -49,7 +49,7 @@ class Timeline(Shown):
         Nanoseconds between the moment the op's engine was free and its start.
     cause : int64[n]
         What it waited for, an index into `CAUSES`: `data` of a computation, a `copy`, `memory` that an earlier op still
-        held, or the `host` that handed it over; `none` where it did not wait. Where a
+        held, or the `host` that launched it; `none` where it did not wait. Where a
         blocking copy held the host until all else was there, or longer, that copy is the cause.
     makespan : int
         Nanoseconds an iteration takes: the mean over the repeating regime, rounded.
@@ -62,9 +62,9 @@ class Timeline(Shown):
         Nanoseconds that computing ops wait in one iteration, by cause, the mean over the regime; `host` only with the
         host on.
     issued : int64[n], optional
-        When each op was handed over, in nanoseconds as `start`; below 0 where the host leads. None with the host off.
+        When each op was launched, in nanoseconds as `start`; below 0 where the host leads. None with the host off.
     handing : int64[n], optional
-        How long its host took to hand each op over, in nanoseconds, up to `issued`.
+        How long its host took to launch each op, in nanoseconds, up to `issued`.
     gain : int
         Nanoseconds by which the host gets further ahead of the device in an iteration, the mean over the regime; above
         0 only where nothing lets it wait.
@@ -131,7 +131,7 @@ class Timeline(Shown):
 
     @strict
     def handed(self, trace: Trace) -> list[list[Span]]:
-        """Return what each host does in the iteration: a span an op that it hands over. No hosts while the host is off.
+        """Return what each host does in the iteration: a span an op that it launches. No hosts while the host is off.
 
         `[start, end)` is the time that takes, `wait` how long the host waited right before, be it for an op that blocks
         or for the turn of other hosts; for its first op, from its last one in the iteration before.
@@ -156,7 +156,7 @@ class Timeline(Shown):
 
     @strict
     def memory_over_time(self, trace: Trace, freed: str = "scheduled") -> tuple[I64, I64]:
-        """Return the device memory that is taken during one steady iteration, as the host hands ops over.
+        """Return the device memory that is taken during one steady iteration, as the host launches ops.
 
         A buffer is taken when the op that starts it is issued. It is given back when the last op that touches it is
         issued (`freed="scheduled"`), or when all that touch it have ended (`"completed"`). A dead tail is not held; a

@@ -114,7 +114,7 @@ class Uncertainty:
         machine : Machine
             Gives the estimates.
         draw : int
-            Which: ops of one draw take as long under all plans of a trace, and as long again where they run again.
+            Which: ops of one draw take as long under all plans of a trace, and as long again where they are recomputed.
 
         Notes
         -----

@@ -21,8 +21,8 @@ ACT_GRAD = "act_grad"  # whatever else the backward pass makes
 OPT_TEMP = "opt_temp"  # made while weights are updated
 OTHER = "other"  # made before the recording, and nobody knows what for
 WORKSPACE = "workspace"  # what one op needs only while it runs
-GENERATOR = "generator"  # where a random op was in its stream of numbers, kept on the host for its reruns
-GENERATOR_BYTES = 16
+GENERATOR = "generator"  # where a random op was in its stream of numbers, kept on the host for its recomputations
+GENERATOR_BYTES = 16  # of a CUDA generator: its seed and its offset, 8 bytes each
 PER_SAMPLE = frozenset({INPUT, ACTIVATION, TEMP, ACT_GRAD})  # each sample of a batch has its own
 
 

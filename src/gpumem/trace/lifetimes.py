@@ -57,7 +57,8 @@ def used(trace: Trace) -> Trace:
 def touched(trace: Trace) -> Trace:
     """Return a trace whose buffers live from their first access through their last: those in which ops may meet.
 
-    What is alive all the time, or never touched, stays so. By the placed clock a plan is bound by no more than that.
+    What is alive all the time, or never touched, stays so. By the address-aware simulation a plan is bound by no more
+    than that.
 
     >>> from gpumem.trace import Buffers, Ops
     >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [], [], []], [[], [0], [], []]))

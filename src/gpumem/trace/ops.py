@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 Attributes = Mapping[str, Any]  # of an op, by name
 
-COMPUTE, COPY_OUT, COPY_IN, RECOMPUTE, SYNC = range(5)
+COMPUTE, COPY_OUT, COPY_IN, RECOMPUTE, SYNC = range(5)  # indices into `ROLES`
 ROLES = ("compute", "copy_out", "copy_in", "recompute", "sync")
-THE_HOST = "host"  # who hands over ops of which nobody says more
+THE_HOST = "host"  # who launches ops of which nobody says more
 NAMES = ("streams", "hosts")  # columns of `Ops` that name what others count
 
 
@@ -50,8 +50,8 @@ class Ops(Shown):
     `name`; `reads`, `writes` (buffer ids, CSR; an op that changes a buffer in place lists it in both);
     `stream` (index into `streams`); `duration` (ns, -1 where nobody measured it), `flops`, `moved`
     (bytes, for a roofline); `role` (index into `ROLES`); `of` (index in the recorded file, -1 for copies);
-    `rng` (draws random numbers; a rerun draws the same ones again); `statistics` (buffer ids, CSR: what the op keeps
-    account of, and no other of its outputs depends on; None: by kind, see `Trace.statistics`); `host` (index into
+    `rng` (draws random numbers; a recomputation draws the same ones again); `statistics` (buffer ids, CSR: what the op
+    keeps account of, and no other of its outputs depends on; None: by kind, see `Trace.statistics`); `host` (index into
     `hosts`: the host thread that hands the op over), `blocking` (that thread waits for the op, see
     `gpumem.simulator.simulate`); `attributes` (of the op, as a convolution's stride) and `module` (where it stands in
     the model), None where no op of the trace has any.
@@ -97,7 +97,7 @@ class Ops(Shown):
         attributes: Sequence[Attributes | None] | None = None,
         module: Sequence[str] | None = None,
     ) -> Ops:
-        """Build the columns; what is left out is one compute stream of unmeasured ops, handed over by one host."""
+        """Build the columns; what is left out is one compute stream of unmeasured ops, launched by one host."""
         read_rows = reads if isinstance(reads, Csr) else Csr.of(reads, "ops: reads")
         write_rows = writes if isinstance(writes, Csr) else Csr.of(writes, "ops: writes")
         n = len(read_rows)

@@ -99,7 +99,7 @@ class Placement(Shown):
 
     @strict
     def ratio(self, trace: Trace) -> float:
-        """Return the competitive ratio: footprint over peak load (1.0 where the load is 0)."""
+        """Return the fragmentation ratio: footprint over peak live bytes (1.0 where the live bytes are 0)."""
         self.check_fits(trace)
         peak = trace.peak_live_bytes
         return self.height / peak if peak else 1.0

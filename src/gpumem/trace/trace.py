@@ -94,12 +94,12 @@ class Trace(Shown):
         _check_copies(self)
 
     def _facts(self) -> Facts:
-        (op, load), kept = self.peak, int(self.buffers.size[self.buffers.persistent].sum())
+        (op, peak), kept = self.peak, int(self.buffers.size[self.buffers.persistent].sum())
         return {
             "": self.name,
             "ops" if len(self.ops) else "steps": self.n,
             "buffers": len(self.buffers),
-            "peak load": f"{human(load)} at {'op' if len(self.ops) else 'step'} {op}",
+            "peak load": f"{human(peak)} at {'op' if len(self.ops) else 'step'} {op}",
             "persistent": human(kept),
         }
 
@@ -120,7 +120,7 @@ class Trace(Shown):
         return cls(Buffers.make(size, start, ends), Ops.make([], []), steps, name=name)
 
     def steps(self, *, host: bool = False) -> tuple[I64, I64]:
-        """Return the load as a step function: `load[k]` bytes from `time[k]` to `time[k + 1]` (or `n`).
+        """Return the live bytes as a step function: `held[k]` bytes from `time[k]` to `time[k + 1]` (or `n`).
 
         Costs O(B log B) whatever `n`, so instances with nanoseconds for steps are fine.
         """
@@ -138,19 +138,19 @@ class Trace(Shown):
 
     def live_bytes(self, *, host: bool = False) -> I64:
         """Return the bytes held during each of the `n` steps, on the device or on the host."""
-        time, load = self.steps(host=host)
-        return np.repeat(load, np.diff(np.append(time, self.n)))
+        time, held = self.steps(host=host)
+        return np.repeat(held, np.diff(np.append(time, self.n)))
 
     @property
     def peak(self) -> tuple[int, int]:
-        """The first step at which the device load is largest, and that load in bytes."""
-        time, load = self.steps()
-        highest = int(np.argmax(load))
-        return int(time[highest]), int(load[highest])
+        """The first step with the most live bytes on the device, and how many."""
+        time, held = self.steps()
+        highest = int(np.argmax(held))
+        return int(time[highest]), int(held[highest])
 
     @property
     def peak_live_bytes(self) -> int:
-        """The largest device load in bytes: no placement can be lower."""
+        """The most live bytes on the device: no placement can be lower."""
         return self.peak[1]
 
     @property
@@ -176,8 +176,8 @@ class Trace(Shown):
         """The buffers that each op keeps statistics in: `ops.statistics`, or by kind where that is None.
 
         By kind they are what an op reads and writes of kind `buffer` while it writes something of another kind, its
-        workspace aside: the running mean and variance of a batch norm. No other output depends on them, so a rerun
-        leaves them alone.
+        workspace aside: the running mean and variance of a batch norm. No other output depends on them, so a
+        recomputation leaves them alone.
 
         >>> from gpumem.trace import Buffers, Ops
         >>> from gpumem.trace import STATISTICS
@@ -215,7 +215,7 @@ class Trace(Shown):
         """Return the trace with other ops blocking: all, none, or those of `which`, bool[n]; see
         `gpumem.simulator.simulate`.
 
-        With all it is what a framework does that hands over one op after another and waits for each.
+        With all it is what a framework does that launches one op after another and waits for each.
 
         >>> from gpumem.io import bundled
         >>> trace = bundled("mlp3")

@@ -11,7 +11,7 @@ from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.trace import Trace
 from gpumem.trace.kinds import OPT_STATE
 
-ROWS = 12
+ROWS = 12  # modules shown, so that a report fits on a screen; not tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Handled:
     module : str
         Its path, as `layer3.0`.
     moved, again : int
-        Bytes that leave for the host, and that are dropped to be made again.
+        Bytes that leave for the host, and that are dropped to be recomputed.
     tensors : int
         How many gaps that is.
     when : tuple of (str, str)

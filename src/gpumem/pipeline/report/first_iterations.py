@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _OTHER = "#cccccc"
 _STATES = {"native": _OTHER, "idle": _OTHER, "on demand": "#dd8452", "planned": "#55a868"}
 _LINKS = {"out": "#c44e52", "in": "#4c72b0"}
-_MIB, _MS = 2**20, 1e6
+_MIB, _MS = 2**20, 1e6  # bytes and ns: the units of the axes
 
 
 class _Entry(Protocol):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _ROLES = {"compute": "#4c72b0", "copy_out": "#c44e52", "copy_in": "#55a868", "recompute": "#dd8452", "sync": "#999999"}
 _HOST = {"hands over": "#8172b3", "waits": "#dddddd"}
-_MIB = 2**20
+_MIB = 2**20  # bytes: the unit of the axis
 
 
 @strict
@@ -51,7 +51,7 @@ def profile(
 ) -> Axes:
     """Draw the load over the ops of an iteration; of a rewritten trace too, on the same axis.
 
-    There an op counts with the copies and reruns right before it: the most that any of them holds.
+    There an op counts with the copies and recomputations right before it: the most that any of them holds.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def profile(
     after : Trace, optional
         What a plan made of it.
     limit : int or str, optional
-        Bytes, or a text such as `"300MiB"` or `"70%"` (of the peak load): a line.
+        Bytes, or a text such as `"300MiB"` or `"70%"` (of the peak live bytes): a line.
     ax : Axes, optional
         Where to draw; made by `matplotlib.pyplot` where left out.
 
@@ -81,7 +81,8 @@ def profile(
         if len(kept) != len(steps):
             told = f"after: {len(kept)} ops of trace {after.name!r:.60}, but {before.name!r:.60} has {len(steps)}"
             raise ValueError(f"{told}: it is no rewrite of that")
-        begins = np.append(0, kept[:-1] + 1)  # of what a copy or a rerun holds, the most counts with the op behind it
+        # Of what a copy or a recomputation holds, the most counts with the op behind it.
+        begins = np.append(0, kept[:-1] + 1)
         ax.step(
             steps,
             np.maximum.reduceat(after.live_bytes(), begins) / _MIB,
@@ -137,7 +138,7 @@ def layout(trace: Trace, placement: Placement, *, ax: Axes | None = None) -> Axe
 def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes:
     """Draw one steady iteration: a bar an op, coloured by its role, a row a stream. `ax` as in `profile`.
 
-    With the host on, rows above show what each host hands over and where it waits, from one iteration ahead at most.
+    With the host on, rows above show what each host launches and where it waits, from one iteration ahead at most.
     """
     timeline.check_fits(trace)
     ax = axes_of(ax)

@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
 
-_MALLOC, _FREE = 0, 1
+_MALLOC, _FREE = 0, 1  # the lowest two bits of a signature; reads and writes are 2 and 3
 _MODULUS = 2**61 - 1  # prime: two different windows collide with probability length / modulus
 _BASE = 1_152_921_139_263_580_469  # any number: fixed, so that a run can be repeated
 
