@@ -98,7 +98,7 @@ def _bounds(trace: gpumem.Trace, target: gpumem.Machine, load: int | None) -> Bo
             work.tell("bounding")
             stall = swap.least_stall(trace, target, limit, recompute=bool(kind)).stall_ns
         stalls[kind] = Stall(stall, stall / base if base else None)
-    return Bounds(trace, target, free, load, stalls, work.now() - begin)
+    return Bounds(trace, target, zero_stall_limit=free, load_limit=load, stalls=stalls, seconds=work.now() - begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +148,16 @@ def certify(case: pipeline.Case, found: Mapping[str, pipeline.Planned], **how: A
     if all(one.overhead > 0 for one in bounded):  # else nothing is left to be said
         work.tell("bounding")
         stall = swap.least_stall(case.trace, case.machine, limit, recompute=again, placed=pool, **how).stall_ns
-    return Certified(limit, stall / base, work.now() - begin, base + stall, again, ways)
+    return Certified(
+        limit, stall / base, seconds=work.now() - begin, least_ns=base + stall, recompute=again, not_for=ways
+    )
 
 
 COMMAND = Command(
     "bound",
     run,
     "certify what no swap plan can beat",
-    (
+    options=(
         option("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)"),
         *machine_flags("gtx1080ti"),
         option("--load-limit", metavar="SIZE", help=f"bound the stall at this load as well: {SIZE}"),
@@ -163,5 +165,5 @@ COMMAND = Command(
         workspaces_flag(),
         option("--json", action="store_true", help="print one JSON object"),
     ),
-    ("gpumem bound vgg16 --machine gtx1080ti", "gpumem bound vgg16 --load-limit 60%"),
+    examples=("gpumem bound vgg16 --machine gtx1080ti", "gpumem bound vgg16 --load-limit 60%"),
 )

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     for note in captured.notes:
         tell(f"{captured.trace.name}: {note}")
     iterations = min(args.iterations, len(captured.bounds))
-    found = _Written(captured, args.out, args.device, args.batch, iterations)
+    found = _Written(captured, args.out, device=args.device, batch=args.batch, iterations=iterations)
     print(json.dumps(found.row()) if args.json else found.text())
     return 0
 
@@ -148,7 +148,7 @@ COMMAND = Command(
     "capture",
     run,
     "record a PyTorch training step as a trace",
-    (
+    options=(
         *WORKLOADS,
         OneOf(
             (
@@ -171,7 +171,7 @@ COMMAND = Command(
         MEASURED,
         option("--json", action="store_true", help="print the summary as one JSON object"),
     ),
-    (
+    examples=(
         "gpumem capture train.py:make -o trace.json.gz",
         "gpumem capture train.py:make -o trace.json.gz --batch 64 --device cpu",
         "gpumem capture train.py:make --compare --batch 2",

@@ -68,9 +68,9 @@ COMMAND = Command(
     "info",
     run,
     "describe traces",
-    (
+    options=(
         option("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV"),
         option("--json", action="store_true", help="print a list of rows"),
     ),
-    ("gpumem info vgg16", "gpumem info mine.json.gz instance.csv --json"),
+    examples=("gpumem info vgg16", "gpumem info mine.json.gz instance.csv --json"),
 )

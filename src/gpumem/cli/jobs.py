@@ -212,7 +212,7 @@ COMMAND = Command(
     "jobs",
     run,
     "run several jobs on one GPU, simulated",
-    (
+    options=(
         option("file", nargs="+", metavar="FILE", help=f"{FILE}; one job each"),
         Section(
             "what to plan for",
@@ -256,7 +256,7 @@ COMMAND = Command(
         option("--log", metavar="FILE", help="write the event log, one JSON object a line"),
         option("--json", action="store_true", help="print one JSON object"),
     ),
-    (
+    examples=(
         "gpumem jobs vgg16 resnet18 --limit 70%",
         "gpumem jobs mlp3 mlp3 --arrive 0,5ms --planner heuristic",
         "gpumem jobs vgg16 vgg16 --limit 70% --planner waterwave",

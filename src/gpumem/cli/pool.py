@@ -89,7 +89,7 @@ COMMAND = Command(
     "pool",
     run,
     "place buffers, without swapping",
-    (
+    options=(
         option("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV"),
         option("--planner", default="best-fit", metavar="NAME[,NAME]|all", help="default: %(default)s"),
         option("--allocator", metavar="NAME[,NAME]|all", help="replay through online allocators as well"),
@@ -105,7 +105,7 @@ COMMAND = Command(
         option("--out", metavar="FILE", help="write the best placement: a .csv with offsets or a .json[.gz] trace"),
         option("--json", action="store_true", help="print a list of rows"),
     ),
-    (
+    examples=(
         "gpumem pool vgg16 resnet18 --planner all",
         "gpumem pool instance.csv --planner search --out placed.csv",
     ),

@@ -55,7 +55,15 @@ def run(args: argparse.Namespace) -> int:
             case = pipeline.Case.of(trace, target, **goals(args, trace))
             seconds = work.seconds()  # of each planner
         check, alone = not args.no_check, len(planners) == 1
-        asked = _Asked(case, seconds, options, check, args.traceback, alone, uncertain(args))
+        asked = _Asked(
+            case,
+            seconds=seconds,
+            options=options,
+            check=check,
+            traceback=args.traceback,
+            alone=alone,
+            uncertainty=uncertain(args),
+        )
         for name, planner in progress.over(planners.items()):
             asked.plan(name, planner)
         last = asked.bound()
@@ -246,7 +254,7 @@ COMMAND = Command(
     "swap",
     run,
     "compare swap planners at one limit",
-    (
+    options=(
         option("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)"),
         *limit_flags(*planner_flags("all", "swap planners (default: %(default)s)"), *own_flags()),
         uncertainty_flags(seed=False),
@@ -254,5 +262,5 @@ COMMAND = Command(
         option("--out", metavar="DIR", help="write DIR/swap.json, and into DIR/PLANNER what gpumem plan writes"),
         option("--json", action="store_true", help="print a list of rows"),
     ),
-    ("gpumem swap --limit 70%", "gpumem swap resnet18 --load-limit 60% --planner autoswap,tensile,search"),
+    examples=("gpumem swap --limit 70%", "gpumem swap resnet18 --load-limit 60% --planner autoswap,tensile,search"),
 )

@@ -35,20 +35,22 @@ def events(trace: Trace, timeline: Timeline) -> list[dict[str, Any]]:
         if span.issued is not None:
             args["issued_us"] = (span.issued - zero) / 1000
         tid = trace.ops.streams.index(op.stream)
-        rows.append(_complete(op.name, op.role, tid, span.start - zero, span.end - zero, args))
+        rows.append(_complete(op.name, op.role, tid, start=span.start - zero, end=span.end - zero, args=args))
         time = (span.start - zero) / 1000
         rows.append({"ph": "C", "name": "device load", "pid": 0, "ts": time, "args": {"bytes": held}})
     for tid, host in enumerate(handed, len(trace.ops.streams)):
         for track, span in enumerate(host):
             name, begin = trace.ops.name[span.op], span.start - zero
-            rows.append(_complete(name, "issue", tid, begin, span.end - zero, {"op": span.op}))
+            rows.append(_complete(name, "issue", tid, start=begin, end=span.end - zero, args={"op": span.op}))
             if span.wait:  # that before the first op is shown where the iteration ends
                 until = begin if track else begin + timeline.host_period
-                rows.append(_complete("waits", "wait", tid, until - span.wait, until, {"before": span.op}))
+                rows.append(
+                    _complete("waits", "wait", tid, start=until - span.wait, end=until, args={"before": span.op})
+                )
     return rows
 
 
-def _complete(name: str, cat: str, tid: int, start: int, end: int, args: dict[str, Any]) -> dict[str, Any]:
+def _complete(name: str, cat: str, tid: int, *, start: int, end: int, args: dict[str, Any]) -> dict[str, Any]:
     times = {"ts": start / 1000, "dur": (end - start) / 1000}
     return {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": tid, **times, "args": args}
 

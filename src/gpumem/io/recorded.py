@@ -111,9 +111,9 @@ def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
         np.array([buffer.bytes for buffer in buffers], np.int64),
         np.array([buffer.alloc for buffer in buffers], np.int64),
         np.array([NEVER if buffer.free is None else buffer.free for buffer in buffers], np.int64),
-        kind,
-        tuple(buffer.name for buffer in buffers),
-        replace(columns, statistics=recorded_statistics([op.statistics for op in ops], kind, columns)),
+        kind=kind,
+        name=tuple(buffer.name for buffer in buffers),
+        ops=replace(columns, statistics=recorded_statistics([op.statistics for op in ops], kind, columns)),
         shape=told((buffer.shape for buffer in buffers), None),
         dtype=told((buffer.dtype for buffer in buffers), ""),
     )

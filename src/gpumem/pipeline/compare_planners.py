@@ -78,7 +78,7 @@ class PlannerComparison(Shown):
 
 
 @strict
-def compare_planners(
+def compare_planners(  # noqa: PLR0913  its options are by keyword only
     trace: Trace,
     machine: Machine,
     pool: int | None = None,

@@ -95,7 +95,14 @@ def placed(trace: Trace, planner: Callable[[Trace], Placement], *, name: str = "
     seconds = now() - begin
     peak = trace.peak_live_bytes
     return Footprint(
-        trace.name, name, len(trace.buffers), peak, placement.height, max(placement.bound, peak), seconds, placement
+        trace.name,
+        name,
+        buffers=len(trace.buffers),
+        peak_live_bytes=peak,
+        size=placement.height,
+        bound=max(placement.bound, peak),
+        seconds=seconds,
+        placement=placement,
     )
 
 
@@ -128,7 +135,16 @@ def replayed(trace: Trace, make: Callable[[], Pool], *, name: str = "") -> Footp
     placement = replay(trace, allocator)
     seconds = now() - begin
     peak, size = trace.peak_live_bytes, allocator.statistics.reserved.peak
-    return Footprint(trace.name, name, len(trace.buffers), peak, size, peak, seconds, placement)
+    return Footprint(
+        trace.name,
+        name,
+        buffers=len(trace.buffers),
+        peak_live_bytes=peak,
+        size=size,
+        bound=peak,
+        seconds=seconds,
+        placement=placement,
+    )
 
 
 @strict

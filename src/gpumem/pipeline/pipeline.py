@@ -212,7 +212,7 @@ def _hurried(call: Callable[..., T], share: float) -> Callable[..., T]:
 
 @strict
 @work.budgeted
-def plan(
+def plan(  # noqa: PLR0913  its options are by keyword only
     trace: Trace,
     machine: Machine | str,
     *,

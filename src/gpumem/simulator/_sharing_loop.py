@@ -117,7 +117,7 @@ class SharedClock:
 
 
 @jit
-def advance(streams: Streams, hosts: Hosts) -> None:
+def advance(streams: Streams, hosts: Hosts) -> None:  # noqa: C901  compiled: its columns are locals
     """Go from event to event until one more iteration has ended.
 
     At each event: end the ops that are due, begin what may begin on engines that are idle, look for the next event, and

@@ -95,7 +95,7 @@ def hazards(trace: Trace, placement: Placement | None = None, host: Placement | 
     )
     pred, cause = np.empty(table, np.int64), np.empty(table, np.int64)
     wrote, read = np.full(len(buffers), NOBODY), np.full((len(buffers), len(ops.streams)), NOBODY)
-    state = _Waits(ops.stream, ops.copies, fixed, shares, wrote, read, pred, cause)
+    state = _Waits(ops.stream, ops.copies, fixed, shares, wrote=wrote, read=read, pred=pred, cause=cause)
     _sweep(
         touches,
         state,
@@ -190,16 +190,16 @@ def _sweep(touches: _Touches, waits: _Waits, cells: _Cells, unwritten: I64) -> N
         for k in range(touches.read_ptr[op], touches.read_ptr[op + 1]):
             buffer = touches.reads[k]
             born = position - (op - touches.start[buffer]) % n
-            _after_own(waits, op, buffer, born, False)
+            _after_own(waits, op, buffer, born, write=False)
             if waits.shares[buffer] and waits.wrote[buffer] < born:
-                _read_uninitialised(touches, waits, cells, op, buffer)
+                _read_uninitialised(touches, waits, cells, op=op, buffer=buffer)
         for k in range(touches.write_ptr[op], touches.write_ptr[op + 1]):
             buffer = touches.writes[k]
             born = position - (op - touches.start[buffer]) % n
-            _after_own(waits, op, buffer, born, True)
+            _after_own(waits, op, buffer, born, write=True)
             if waits.shares[buffer] and waits.wrote[buffer] < born:  # the first write of this lifetime
-                _take_over(touches, waits, cells, op, buffer)
-                _after_unwritten(touches, waits, unwritten, op, buffer)
+                _take_over(touches, waits, cells, op=op, buffer=buffer)
+                _after_unwritten(touches, waits, unwritten, op=op, buffer=buffer)
         # Noted only now: an op that reads and writes a buffer does not wait for itself.
         for k in range(touches.read_ptr[op], touches.read_ptr[op + 1]):
             buffer = touches.reads[k]
@@ -216,7 +216,7 @@ def _read_uninitialised(touches: _Touches, waits: _Waits, cells: _Cells, op: int
     """A read of bytes that nobody wrote in this lifetime: wait for whoever wrote there before."""
     cell = _interval(cells, touches.low[buffer])
     while cell < touches.high[buffer]:
-        _after_other(waits, op, cells.owner[cell], buffer, False)
+        _after_other(waits, op, cells.owner[cell], buffer, write=False)
         cell = cells.after[cell]
 
 
@@ -228,7 +228,7 @@ def _take_over(touches: _Touches, waits: _Waits, cells: _Cells, op: int, buffer:
     _split(cells, high)
     cell = low
     while cell < high:
-        _after_other(waits, op, cells.owner[cell], buffer, True)
+        _after_other(waits, op, cells.owner[cell], buffer, write=True)
         if cell > low:
             cells.begins[cell] = False
             cells.population[cell // BLOCK] -= 1
@@ -243,7 +243,7 @@ def _after_unwritten(touches: _Touches, waits: _Waits, unwritten: I64, op: int, 
         for stream in range(len(unwritten)):
             reader = _last_read(unwritten[stream], touches.low[buffer], touches.high[buffer])
             if reader != NOBODY:
-                _wait(waits, op, stream, reader, MEMORY)
+                _wait(waits, op, stream, reader, why=MEMORY)
 
 
 @inner
@@ -318,12 +318,12 @@ def _after_own(waits: _Waits, op: int, buffer: int, born: int, write: bool) -> N
     since = NOBODY if waits.fixed[buffer] else born - 1
     last = waits.wrote[buffer]
     if last > since:
-        _wait(waits, op, waits.stream[last % len(waits.stream)], last, _why(waits, buffer, born, last))
+        _wait(waits, op, waits.stream[last % len(waits.stream)], last, why=_why(waits, buffer, born, last))
     if write:
         for stream in range(waits.read.shape[1]):
             reader = waits.read[buffer, stream]
             if reader > since:
-                _wait(waits, op, stream, reader, _why(waits, buffer, born, reader))
+                _wait(waits, op, stream, reader, why=_why(waits, buffer, born, reader))
 
 
 @inner
@@ -340,11 +340,11 @@ def _after_other(waits: _Waits, op: int, owner: int, buffer: int, write: bool) -
     if owner in (buffer, NOBODY):
         return
     if waits.wrote[owner] != NOBODY:
-        _wait(waits, op, waits.stream[waits.wrote[owner] % len(waits.stream)], waits.wrote[owner], MEMORY)
+        _wait(waits, op, waits.stream[waits.wrote[owner] % len(waits.stream)], waits.wrote[owner], why=MEMORY)
     if write:
         for stream in range(waits.read.shape[1]):
             if waits.read[owner, stream] != NOBODY:
-                _wait(waits, op, stream, waits.read[owner, stream], MEMORY)
+                _wait(waits, op, stream, waits.read[owner, stream], why=MEMORY)
 
 
 @inner
@@ -356,7 +356,7 @@ def _wait(waits: _Waits, op: int, stream: int, earlier: int, why: int) -> None:
 
 
 @jit
-def _reduce(stream: I64, pred: I64) -> None:
+def _reduce(stream: I64, pred: I64) -> None:  # noqa: C901  compiled: rows are set entry by entry
     """Remove from `pred` the waits that follow from others.
 
     `known[position, s]` is a vector clock: the last op of stream `s` that is known to have ended before an op starts.

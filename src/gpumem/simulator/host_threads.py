@@ -35,7 +35,17 @@ class Hosts(NamedTuple):
         ops, state = trace.ops, np.array([0, -1, 0], np.int64)
         if not (sync or hosted(trace, machine)):
             nothing, never = np.array([], np.int64), np.array([], np.bool_)
-            return cls(nothing, nothing, never, never, nothing, nothing, nothing, nothing, state)
+            return cls(
+                cost=nothing,
+                host=nothing,
+                blocks=never,
+                drains=never,
+                issued=nothing,
+                clock=nothing,
+                ended=nothing,
+                held=nothing,
+                state=state,
+            )
         blocks = ops.blocking.copy()
         computing = np.flatnonzero(~ops.copies)
         if sync is not False and len(computing):
@@ -44,7 +54,17 @@ class Hosts(NamedTuple):
         used, host = np.unique(ops.host, return_inverse=True)  # one that launches nothing stays behind for ever
         clock, ended = np.zeros((2, len(used)), np.int64)
         held = np.full(len(used), -1)
-        return cls(machine.host_costs(trace), host.astype(np.int64), blocks, drains, issued, clock, ended, held, state)
+        return cls(
+            cost=machine.host_costs(trace),
+            host=host.astype(np.int64),
+            blocks=blocks,
+            drains=drains,
+            issued=issued,
+            clock=clock,
+            ended=ended,
+            held=held,
+            state=state,
+        )
 
     @property
     def free(self) -> bool:

@@ -113,7 +113,9 @@ def realised(
     median 2.11%, 95th percentile 7.24% of 20 draws
     """
     at_least(1, draws=draws)
-    found = _overheads(trace, planned, machine, uncertainty, placements, capacity, draws)
+    found = _overheads(
+        trace, planned, machine, uncertainty=uncertainty, placements=placements, capacity=capacity, draws=draws
+    )
     return Realised(uncertainty, np.fromiter(found, np.float64, draws))
 
 
@@ -121,6 +123,7 @@ def _overheads(
     trace: Trace,
     planned: Trace,
     machine: Machine,
+    *,
     uncertainty: Uncertainty,
     placements: tuple[Placement, Placement] | None,
     capacity: int | None,

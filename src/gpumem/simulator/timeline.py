@@ -102,7 +102,14 @@ class Timeline(Shown):
     def __getitem__(self, op: int) -> Span:
         op = position(op, len(self), "op")
         issued = None if self.issued is None else int(self.issued[op])
-        return Span(op, int(self.start[op]), int(self.end[op]), int(self.wait[op]), CAUSES[self.cause[op]], issued)
+        return Span(
+            op,
+            int(self.start[op]),
+            int(self.end[op]),
+            wait=int(self.wait[op]),
+            cause=CAUSES[self.cause[op]],
+            issued=issued,
+        )
 
     def __iter__(self) -> Iterator[Span]:
         return (self[op] for op in range(len(self)))

@@ -61,7 +61,7 @@ class Buffers(Shown):
     dtype: tuple[str, ...] | None = None
 
     @classmethod
-    def make(
+    def make(  # noqa: PLR0913  a column each, by keyword
         cls,
         size: ArrayLike,
         start: ArrayLike,
@@ -153,15 +153,15 @@ class Buffers(Shown):
         return Buffer(
             buffer,
             int(self.size[buffer]),
-            int(self.start[buffer]),
-            int(self.end[buffer]),
-            bool(self.persistent[buffer]),
-            SPACES[int(self.host[buffer])],
-            self.kind[buffer],
-            int(self.of[buffer]),
-            self.name[buffer],
-            None if self.shape is None else self.shape[buffer],
-            "" if self.dtype is None else self.dtype[buffer],
+            start=int(self.start[buffer]),
+            end=int(self.end[buffer]),
+            persistent=bool(self.persistent[buffer]),
+            space=SPACES[int(self.host[buffer])],
+            kind=self.kind[buffer],
+            of=int(self.of[buffer]),
+            name=self.name[buffer],
+            shape=None if self.shape is None else self.shape[buffer],
+            dtype="" if self.dtype is None else self.dtype[buffer],
         )
 
     def __iter__(self) -> Iterator[Buffer]:

@@ -76,7 +76,7 @@ class Ops(Shown):
     module: tuple[str, ...] | None = None
 
     @classmethod
-    def make(
+    def make(  # noqa: PLR0913  a column each, by keyword
         cls,
         reads: Csr | Sequence[Sequence[int]],
         writes: Csr | Sequence[Sequence[int]],
@@ -201,16 +201,16 @@ class Ops(Shown):
         return Op(
             op,
             self.name[op],
-            self.streams[self.stream[op]],
-            ROLES[self.role[op]],
-            tuple(self.reads[op].tolist()),
-            tuple(self.writes[op].tolist()),
-            int(self.duration[op]),
-            int(self.of[op]),
-            self.hosts[self.host[op]],
-            bool(self.blocking[op]),
-            None if self.attributes is None else self.attributes[op],
-            "" if self.module is None else self.module[op],
+            stream=self.streams[self.stream[op]],
+            role=ROLES[self.role[op]],
+            reads=tuple(self.reads[op].tolist()),
+            writes=tuple(self.writes[op].tolist()),
+            duration=int(self.duration[op]),
+            of=int(self.of[op]),
+            host=self.hosts[self.host[op]],
+            blocking=bool(self.blocking[op]),
+            attributes=None if self.attributes is None else self.attributes[op],
+            module="" if self.module is None else self.module[op],
         )
 
     def __iter__(self) -> Iterator[Op]:

@@ -16,8 +16,9 @@ from gpumem.base import arguments
 from gpumem.base.names import meant, one_of, unknown
 
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction["Parser"]
-    Group = argparse._ActionsContainer
+    # argparse has no public names for what `add_subparsers` and `add_argument_group` return.
+    Commands = argparse._SubParsersAction["Parser"]  # noqa: SLF001  no public name
+    Group = argparse._ActionsContainer  # noqa: SLF001  no public name
 else:
     Commands = Group = object
 
@@ -219,8 +220,8 @@ class _Formatter(argparse.HelpFormatter):
 
     def add_arguments(self, actions: Any) -> None:
         actions = list(actions)
-        if len(actions) == 1 and isinstance(actions[0], argparse._SubParsersAction):
-            actions = list(actions[0]._get_subactions())
+        if len(actions) == 1 and isinstance(actions[0], argparse._SubParsersAction):  # noqa: SLF001  no public name
+            actions = list(actions[0]._get_subactions())  # noqa: SLF001  as argparse's own formatter does
         super().add_arguments(actions)
 
 

@@ -100,7 +100,7 @@ def _summed(trace: Trace, path: str, gaps: list[Swap | Recompute]) -> Handled:
     when: Counter[tuple[str, str]] = Counter()
     for gap in gaps:
         when[_phase(trace, gap.after), _phase(trace, gap.before)] += int(size[gap.buffer])
-    return Handled(path, moved, again, len(gaps), tuple(dict(when.most_common())))
+    return Handled(path, moved, again=again, tensors=len(gaps), when=tuple(dict(when.most_common())))
 
 
 def _phase(trace: Trace, op: int) -> str:

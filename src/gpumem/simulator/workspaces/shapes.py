@@ -175,7 +175,7 @@ def _forward(trace: Trace, op: int, known: dict[tuple[int, int], Convolution | N
     if len(reads) < 2 or not writes:
         return ()
     image, weights = reads[:2]
-    known[image, weights] = convolution = _read(trace, image, weights, writes[0], _attributes(trace, op, weights))
+    known[image, weights] = convolution = _read(trace, image, weights, writes[0], given=_attributes(trace, op, weights))
     return () if convolution is None else (convolution,)
 
 
@@ -186,7 +186,7 @@ def _backward(trace: Trace, op: int, known: dict[tuple[int, int], Convolution | 
         return ()
     gradient, image, weights = reads[:3]
     given = _attributes(trace, op, weights)
-    convolution = known.get((image, weights)) or _read(trace, image, weights, gradient, given)
+    convolution = known.get((image, weights)) or _read(trace, image, weights, gradient, given=given)
     if convolution is None:
         return ()
     shapes = trace.buffers.shape or ()
@@ -210,10 +210,10 @@ def _gradients(written: Sequence[Shape], weights: Shape, given: Attributes) -> l
     return [*([INPUT_GRADIENT] if any(len(shape) > 1 for shape in rest) else []), *made]
 
 
-def _read(trace: Trace, j: int, weights: int, i: int, given: Attributes) -> Convolution | None:
-    """The forward convolution by image `j`, filter and output `i`; None where their shapes do not go together."""
-    b = trace.buffers
-    x, w, y = ((b.shape and b.shape[k]) or () for k in (j, weights, i))
+def _read(trace: Trace, source: int, weights: int, target: int, *, given: Attributes) -> Convolution | None:
+    """The forward convolution that reads `source` and the filter and writes `target`; None where their shapes do not go together."""
+    buffers = trace.buffers
+    x, w, y = ((buffers.shape and buffers.shape[k]) or () for k in (source, weights, target))
     if len(w) < 3 or not all(min(shape, default=0) > 0 for shape in (x, w, y)):
         return None
     outputs, each, *extent = w
@@ -233,7 +233,9 @@ def _read(trace: Trace, j: int, weights: int, i: int, given: Attributes) -> Conv
     dilation = _each(given.get("dilation", 1), rank)
     stride, padding = zip(*(_fitted(*dims) for dims in zip(*spaces, extent, dilation)))
     stride, padding = (_each(given.get(key, it), rank) for key, it in (("stride", stride), ("padding", padding)))
-    itemsize = BYTES.get(b.dtype[weights] if b.dtype else "") or max(1, int(b.size[weights]) // math.prod(w))
+    itemsize = BYTES.get(buffers.dtype[weights] if buffers.dtype else "") or max(
+        1, int(buffers.size[weights]) // math.prod(w)
+    )
     way = INPUT_GRADIENT if transposed else FORWARD
     shape = (batch[0], inputs, outputs, *spaces, tuple(extent), stride, padding, dilation, groups, itemsize)
     return Convolution(way, *shape)

@@ -157,7 +157,9 @@ def _by_transforms(
         there_and_back = sum(_pass(0, before, after) for before, after in zip(_operands(convolution), spectra))
         return there_and_back + _pass(tiling.products(convolution), *spectra)
 
-    return Algorithm(name, fits, lambda convolution: sum(cut(convolution).spectra(convolution)), time, source)
+    return Algorithm(
+        name, fits, workspace=lambda convolution: sum(cut(convolution).spectra(convolution)), time=time, source=source
+    )
 
 
 def _fused(convolution: Convolution) -> float:
@@ -176,19 +178,19 @@ TABLE: tuple[Algorithm, ...] = (
     Algorithm(
         "implicit-gemm",
         lambda convolution: True,
-        lambda convolution: 0,
-        lambda convolution: _pass(2 * convolution.products, *_operands(convolution)),
-        "[1] section 3; [5]: no workspace",
+        workspace=lambda convolution: 0,
+        time=lambda convolution: _pass(2 * convolution.products, *_operands(convolution)),
+        source="[1] section 3; [5]: no workspace",
     ),
-    Algorithm("gemm", _overlaps, _lowered, _by_lowering, "[1] section 3"),
+    Algorithm("gemm", _overlaps, workspace=_lowered, time=_by_lowering, source="[1] section 3"),
     Algorithm(
         "winograd",
         lambda convolution: (
             _plane(convolution) and convolution.filter == (3, 3) and convolution.direction != WEIGHT_GRADIENT
         ),
-        lambda convolution: _winograd(convolution, FUSED).spectra(convolution)[1],
-        _fused,
-        "[2] F(2x2, 3x3), fused; [5]: 3x3, not for weight gradients",
+        workspace=lambda convolution: _winograd(convolution, FUSED).spectra(convolution)[1],
+        time=_fused,
+        source="[2] F(2x2, 3x3), fused; [5]: 3x3, not for weight gradients",
     ),
     _by_transforms(
         "winograd-nonfused",

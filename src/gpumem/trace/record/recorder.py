@@ -88,7 +88,7 @@ class Recorder(Shown):
         if not 0 <= index(size) < MAX_BYTES:
             raise ValueError(f"malloc: size {size} is not in [0, 2**62)")
         dims = None if shape is None else dimensions(shape, "malloc: shape")
-        self._blocks.append(_Block(index(size), len(self._ops), NEVER, kind, dims, dtype))
+        self._blocks.append(_Block(index(size), len(self._ops), free=NEVER, kind=kind, shape=dims, dtype=dtype))
         self._events.append(("malloc", len(self._blocks) - 1, size))
         return len(self._blocks) - 1
 
@@ -100,7 +100,7 @@ class Recorder(Shown):
         self._events.append(("free", block, mine.size))
 
     @strict
-    def exec(
+    def exec(  # noqa: PLR0913  a column each, by keyword
         self,
         op: str,
         reads: Sequence[int] = (),
@@ -197,9 +197,9 @@ class Recorder(Shown):
             np.array([block.size for block in self._blocks], np.int64),
             alloc,
             free,
-            kind,
-            ("",) * len(kind),
-            replace(ops, statistics=recorded_statistics(statistics, kind, ops)),
+            kind=kind,
+            name=("",) * len(kind),
+            ops=replace(ops, statistics=recorded_statistics(statistics, kind, ops)),
             shape=told((block.shape for block in self._blocks), None),
             dtype=told((block.dtype for block in self._blocks), ""),
         )

@@ -87,9 +87,9 @@ class Recording(Shown):
             self.size[keep],
             np.where(alloc < 0, BEFORE, alloc),
             np.where(free >= hi, NEVER, free - lo),
-            tuple(self.kind[buffer] for buffer in keep),
-            tuple(self.name[buffer] for buffer in keep),
-            self._taken(lo, hi, new_id),
+            kind=tuple(self.kind[buffer] for buffer in keep),
+            name=tuple(self.name[buffer] for buffer in keep),
+            ops=self._taken(lo, hi, new_id),
             shape=None if self.shape is None else tuple(self.shape[buffer] for buffer in keep),
             dtype=None if self.dtype is None else tuple(self.dtype[buffer] for buffer in keep),
         )
