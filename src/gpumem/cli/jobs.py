@@ -108,11 +108,11 @@ class _Together:
         last = ["together", held, "", peak, "", *whole, "", *cells(self.whole.row(), 2)]
         limit = f"limit of {human(self.capacity)}"
         saved = "of that peak" if self.planner in WAYS else "of the peaks added up"
-        told = f"`together`: the peaks of one moment, the time until the last job has left, the MSR {saved}."
+        legend = f"`together`: the peaks of one moment, the time until the last job has left, the MSR {saved}."
         parts = [
             f"{len(self.jobs)} jobs by {self.planner} on {self.machine.name}, {limit}",
             columns([HEAD, *(one.cells() for one in self.jobs), last]),
-            f"{told}\nPlans were made anew {len(self.after.replans)} times.",
+            f"{legend}\nPlans were made anew {len(self.after.replans)} times.",
         ]
         if turns := self.iterations:
             shown = {k: turns[k - 1] for k in sorted({*SHOWN, len(turns)}) if k <= len(turns)}

@@ -228,10 +228,10 @@ def _table(case: pipeline.Case, rows: list[PlannerRow | bound.Certified]) -> str
     lines += [one.cells(len(drawn)) for one in rows]
     notes = [one.note for one in rows if one.note]
     about = f"{trace.name}: peak load {human(trace.peak_live_bytes)}, footprint {human(height)}"
-    told = unswapped(trace.peak_live_bytes, height, case.pool, case.load)
+    warning = unswapped(trace.peak_live_bytes, height, case.pool, case.load)
     table = "\n".join([f"{about}, on {case.machine.name}, {goal} clock)", "", columns(lines), *notes])
     over = "" if pool else _beyond(case.load or 0, [one.placement.height for one in planned])
-    return "\n\n".join(filter(None, [table, over, told]))
+    return "\n\n".join(filter(None, [table, over, warning]))
 
 
 def _beyond(limit: int, footprints: list[int]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.io.schema import Amount, Count, Index, check_keys, check_positions, decode, write_rows
-from gpumem.trace import THE_HOST, UNKNOWN, Csr, Ops, Trace, numbered, told
+from gpumem.trace import THE_HOST, UNKNOWN, Csr, Ops, Trace, numbered, optional_column
 from gpumem.trace.kinds import recorded_statistics, statistics_by_kind
 from gpumem.trace.record.recording import NEVER, Recording
 
@@ -101,8 +101,8 @@ def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
         flops=[op.flops for op in ops],
         moved=[op.bytes for op in ops],
         rng=[op.rng for op in ops],
-        attributes=told((op.attributes for op in ops), None),
-        module=told((op.module for op in ops), ""),
+        attributes=optional_column((op.attributes for op in ops), None),
+        module=optional_column((op.module for op in ops), ""),
         blocking=[op.blocking for op in ops],
         **numbered([op.host for op in ops], "host", THE_HOST),
     )
@@ -114,8 +114,8 @@ def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
         kind=kind,
         name=tuple(buffer.name for buffer in buffers),
         ops=replace(columns, statistics=recorded_statistics([op.statistics for op in ops], kind, columns)),
-        shape=told((buffer.shape for buffer in buffers), None),
-        dtype=told((buffer.dtype for buffer in buffers), ""),
+        shape=optional_column((buffer.shape for buffer in buffers), None),
+        dtype=optional_column((buffer.dtype for buffer in buffers), ""),
     )
 
 
@@ -170,14 +170,14 @@ def write_recording(
     lo, hi = iterations[0][0], iterations[-1][1]
     if len({*recording.ops.stream.tolist()}) > 1:
         raise ValueError(f"{path}: a recorded trace has one stream, there are {', '.join(recording.ops.streams)}")
-    mine = recording.part(lo, hi)
+    part = recording.part(lo, hi)
     head = {
         "model": name,
         "format": 1,
         "iterations": [(begin - lo, end - lo) for begin, end in iterations],
         **(meta or {}),
     }
-    write_rows(path, head, _buffer_rows(mine), _op_rows(mine))
+    write_rows(path, head, _buffer_rows(part), _op_rows(part))
 
 
 def _buffer_rows(recording: Recording) -> Iterator[_Buffer]:
@@ -192,7 +192,7 @@ def _op_rows(recording: Recording) -> Iterator[_Op]:
     kept: Sequence[list[int] | None] = [None] * len(ops)
     if ops.statistics is not None:
         by_kind = statistics_by_kind(recording.kind, ops).tolist()
-        kept = [None if row == told else row for row, told in zip(ops.statistics.tolist(), by_kind)]
+        kept = [None if row == inferred else row for row, inferred in zip(ops.statistics.tolist(), by_kind)]
     work = (_whole(ops.flops.tolist()), _whole(ops.moved.tolist()), ops.rng.tolist())
     for op, flops, moved, rng, row in zip(ops, *work, kept):
         reads, writes, ns = list(op.reads), list(op.writes), None if op.duration == UNKNOWN else op.duration

@@ -36,8 +36,8 @@ def decode(raw: bytes | msgspec.Raw, kind: type[T], where: str) -> T:
     except msgspec.ValidationError as error:
         what, _, place = str(error).rpartition(" - at `$")
         what, place = (what, place.removesuffix("`")) if what else (place, "")
-        told = f"{what[0].lower()}{what[1:]}{_found(bytes(raw), place)}{_meant(what, kind)}"
-        raise ValueError(f"{where}{place}: {told}") from None
+        problem = f"{what[0].lower()}{what[1:]}{_found(bytes(raw), place)}{_meant(what, kind)}"
+        raise ValueError(f"{where}{place}: {problem}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where}: {error}{_near(bytes(raw), str(error))}") from None
 

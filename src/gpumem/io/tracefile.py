@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from gpumem.io.schema import Count, Index, check_positions, decode, write_rows
-from gpumem.trace import I64, ROLES, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, numbered, told
+from gpumem.trace import I64, ROLES, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, numbered, optional_column
 from gpumem.trace.kinds import recorded_statistics, statistics_by_kind
 from gpumem.trace.placement import NOWHERE, Placement
 
@@ -78,8 +78,8 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Tr
         role=[ROLES.index(row.role) for row in op_rows],
         of=[UNKNOWN if row.of is None else row.of for row in op_rows],
         rng=[row.rng for row in op_rows],
-        attributes=told((row.attributes for row in op_rows), None),
-        module=told((row.module for row in op_rows), ""),
+        attributes=optional_column((row.attributes for row in op_rows), None),
+        module=optional_column((row.module for row in op_rows), ""),
         blocking=[row.blocking for row in op_rows],
         **numbered([row.host for row in op_rows], "host", THE_HOST),
     )
@@ -92,8 +92,8 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Tr
             host=[row.space == "host" for row in buffer_rows],
             kind=kind,
             of=[UNKNOWN if row.of is None else row.of for row in buffer_rows],
-            shape=told((row.shape for row in buffer_rows), None),
-            dtype=told((row.dtype for row in buffer_rows), ""),
+            shape=optional_column((row.shape for row in buffer_rows), None),
+            dtype=optional_column((row.dtype for row in buffer_rows), ""),
         ),
         replace(columns, statistics=recorded_statistics([row.statistics for row in op_rows], kind, columns)),
         head.n_ops,
@@ -168,7 +168,7 @@ def _buffer_rows(trace: Trace, placement: Placement | None) -> Iterator[_Buffer]
 def _op_rows(trace: Trace, duration: I64) -> Iterator[_Op]:
     ops = trace.ops
     by_kind = statistics_by_kind(trace.buffers.kind, ops).tolist()
-    kept = [None if row == told else row for row, told in zip(trace.statistics.tolist(), by_kind)]
+    kept = [None if row == inferred else row for row, inferred in zip(trace.statistics.tolist(), by_kind)]
     for op, ns, rng, row in zip(ops, duration.tolist(), ops.rng.tolist(), kept):
         columns: tuple[Any, ...] = (ns, op.role, op.of, rng, row, op.attributes, op.module, op.host, op.blocking)
         yield _Op(op.id, op.name, op.stream, list(op.reads), list(op.writes), *columns)

@@ -96,6 +96,6 @@ def _durations(path: str | Path, trace: Trace, machine: Machine | None, duration
     if machine is not None and len(trace.ops):
         return machine.durations(trace)
     if (op := first(trace.ops.duration == UNKNOWN)) >= 0:
-        told = f"op {op} ({trace.ops.name[op]!r:.60}) was not measured, so it has no duration"
-        raise ValueError(f"{path}: {told}; machine='v100' would estimate it, duration= gives all of them")
+        problem = f"op {op} ({trace.ops.name[op]!r:.60}) was not measured, so it has no duration"
+        raise ValueError(f"{path}: {problem}; machine='v100' would estimate it, duration= gives all of them")
     return trace.ops.duration

@@ -209,8 +209,8 @@ class Planned(Shown):
             *([f"{'as it turns out':26}{self.realised}"] if self.realised else []),
             f"{'stalls':26}{stalls}",
         ]
-        told = unswapped(trace.peak_live_bytes, before.placement.height, self.pool, load_limit)
-        return "\n".join([*lines, *(["", told] if told else [])])
+        warning = unswapped(trace.peak_live_bytes, before.placement.height, self.pool, load_limit)
+        return "\n".join([*lines, *(["", warning] if warning else [])])
 
     @strict
     def under(self, uncertainty: Uncertainty, *, draws: int = DRAWS) -> Planned:

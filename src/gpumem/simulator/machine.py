@@ -237,9 +237,9 @@ class Machine(Shown):
             )
         result = np.where(ops.role == SYNC, 0, np.rint(wide).astype(np.int64))
         for role, link in ((COPY_OUT, self.out), (COPY_IN, self.into)):
-            mine = np.flatnonzero(ops.role == role)
-            written = ops.writes.idx[ops.writes.ptr[mine]]
-            result[mine] = link.copy_ns(trace.buffers.size[written])
+            copies = np.flatnonzero(ops.role == role)
+            written = ops.writes.idx[ops.writes.ptr[copies]]
+            result[copies] = link.copy_ns(trace.buffers.size[written])
         result = np.where(ops.duration == UNKNOWN, result, ops.duration)
         if float(result.sum(dtype=np.float64)) >= MAX_NS:
             raise ValueError(f"trace {trace.name!r}: its ops take too long to count in ns")

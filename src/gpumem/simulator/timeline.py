@@ -153,11 +153,11 @@ class Timeline(Shown):
             return []
         rows: list[list[Span]] = [[] for _ in trace.ops.hosts]
         for host, spans in enumerate(rows):
-            mine = np.flatnonzero(trace.ops.host == host)
-            issued = self.issued[mine]
-            begin = issued - self.handing[mine]
+            launched = np.flatnonzero(trace.ops.host == host)
+            issued = self.issued[launched]
+            begin = issued - self.handing[launched]
             wait = begin - np.concatenate([issued[-1:] - self.host_period, issued[:-1]])
-            columns = (column.tolist() for column in (mine, begin, issued, np.maximum(wait, 0)))
+            columns = (column.tolist() for column in (launched, begin, issued, np.maximum(wait, 0)))
             spans += [Span(op, start, end, waited, issued=end) for op, start, end, waited in zip(*columns)]
         return rows
 
@@ -219,19 +219,22 @@ class Timeline(Shown):
         self.check_fits(trace)
         one_of("freed", freed, FREED)
         if self.issued is None:
-            told = (
+            problem = (
                 "nothing says when ops are issued; simulate with sync=True, or on a machine with host_ns, turns it on"
             )
-            raise ValueError(f"memory_over_time: the host is off, so {told}")
+            raise ValueError(f"memory_over_time: the host is off, so {problem}")
         if freed == "completed" and self.cycle and self.gain > 0:
-            told = f"the host gains {human_ns(self.gain)} in every iteration, so ever more is taken"
-            raise ValueError(f"memory_over_time: {told}; simulate with sync=True lets it wait for the last op")
+            problem = f"the host gains {human_ns(self.gain)} in every iteration, so ever more is taken"
+            raise ValueError(f"memory_over_time: {problem}; simulate with sync=True lets it wait for the last op")
         period = self.makespan if freed == "completed" else self.host_period
         taken, given, last = self._lifetimes(trace, self.issued, freed, period)
         buffers, eternal = trace.buffers, trace.eternal
-        mine = ~buffers.host & ~eternal & (buffers.size > 0)
-        time, at = np.concatenate([taken[mine], given[mine]]), np.concatenate([buffers.start[mine], last[mine]])
-        size = np.concatenate([buffers.size[mine], -buffers.size[mine]])
+        counted = ~buffers.host & ~eternal & (buffers.size > 0)
+        time, at = (
+            np.concatenate([taken[counted], given[counted]]),
+            np.concatenate([buffers.start[counted], last[counted]]),
+        )
+        size = np.concatenate([buffers.size[counted], -buffers.size[counted]])
         turn = time // period if period else at // trace.n
         time, at = time - turn * period, at - turn * trace.n
         always = int(buffers.size[eternal & ~buffers.host].sum()) - int((size * turn).sum())

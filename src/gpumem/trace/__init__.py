@@ -35,8 +35,8 @@ if TYPE_CHECKING:
         first as first,
         int_column as int_column,
         numbered as numbered,
+        optional_column as optional_column,
         position as position,
-        told as told,
     )
     from gpumem.trace.csr import Csr as Csr, joined as joined
     from gpumem.trace.kinds import (

@@ -99,10 +99,10 @@ def dimensions(shape: Iterable[int], what: str) -> tuple[int, ...]:
     return whole
 
 
-def told(values: Iterable[T], nothing: T) -> tuple[T, ...] | None:
-    """Return an optional column: None where nothing is told of any row.
+def optional_column(values: Iterable[T], nothing: T) -> tuple[T, ...] | None:
+    """Return an optional column: None where no row has a value.
 
-    >>> told(["", "layer1"], ""), told(["", ""], "")
+    >>> optional_column(["", "layer1"], ""), optional_column(["", ""], "")
     (('', 'layer1'), None)
     """
     column = tuple(values)

@@ -40,10 +40,10 @@ def statistics_by_kind(kind: Sequence[str], ops: Ops) -> Csr:
     return Csr.grouped(op[beside[op]], buffer[beside[op]], len(ops))
 
 
-def recorded_statistics(told: Sequence[Sequence[int] | None], kind: Sequence[str], ops: Ops) -> Csr | None:
+def recorded_statistics(given: Sequence[Sequence[int] | None], kind: Sequence[str], ops: Ops) -> Csr | None:
     """Return the statistics of each op: those told of it, else by kind; None where nothing is told of any op."""
     known = len(kind) > max(ops.reads.idx.max(initial=-1), ops.writes.idx.max(initial=-1))  # else refused later
-    if all(row is None for row in told) or not known:
+    if all(row is None for row in given) or not known:
         return None
     by_kind = statistics_by_kind(kind, ops).tolist()
-    return Csr.of([mine if row is None else row for row, mine in zip(told, by_kind)], "ops: statistics")
+    return Csr.of([inferred if row is None else row for row, inferred in zip(given, by_kind)], "ops: statistics")

@@ -104,9 +104,9 @@ def _summed(trace: Trace, path: str, gaps: list[Swap | Recompute]) -> Handled:
 
 
 def _phase(trace: Trace, op: int) -> str:
-    told = trace.ops.attributes
-    here = told[op % trace.n] if told else None
-    return ("the next " if op >= trace.n else "") + str((here or {}).get("phase", "iteration"))
+    attributes = trace.ops.attributes
+    own = attributes[op % trace.n] if attributes else None
+    return ("the next " if op >= trace.n else "") + str((own or {}).get("phase", "iteration"))
 
 
 def rows_of(handled: list[Handled]) -> list[list[str]]:

@@ -79,8 +79,8 @@ def profile(
     if after is not None:
         steps, kept = recorded(before), recorded(after)
         if len(kept) != len(steps):
-            told = f"after: {len(kept)} ops of trace {after.name!r:.60}, but {before.name!r:.60} has {len(steps)}"
-            raise ValueError(f"{told}: it is no rewrite of that")
+            problem = f"after: {len(kept)} ops of trace {after.name!r:.60}, but {before.name!r:.60} has {len(steps)}"
+            raise ValueError(f"{problem}: it is no rewrite of that")
         # Of what a copy or a recomputation holds, the most counts with the op behind it.
         begins = np.append(0, kept[:-1] + 1)
         ax.step(

@@ -211,7 +211,7 @@ def _gradients(written: Sequence[Shape], weights: Shape, given: Attributes) -> l
 
 
 def _read(trace: Trace, source: int, weights: int, target: int, *, given: Attributes) -> Convolution | None:
-    """The forward convolution that reads `source` and the filter and writes `target`; None where their shapes do not go together."""
+    """The forward convolution of `source` to `target`; None where their shapes and the filter's do not go together."""
     buffers = trace.buffers
     x, w, y = ((buffers.shape and buffers.shape[k]) or () for k in (source, weights, target))
     if len(w) < 3 or not all(min(shape, default=0) > 0 for shape in (x, w, y)):

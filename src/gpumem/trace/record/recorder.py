@@ -14,7 +14,7 @@ from gpumem.base.arguments import finite, strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.trace.buffers import Shape
-from gpumem.trace.columns import MAX_BYTES, UNKNOWN, dimensions, numbered, told
+from gpumem.trace.columns import MAX_BYTES, UNKNOWN, dimensions, numbered, optional_column
 from gpumem.trace.kinds import recorded_statistics
 from gpumem.trace.ops import THE_HOST, Ops
 from gpumem.trace.record.recording import BEFORE, NEVER, Recording
@@ -187,7 +187,10 @@ class Recorder(Shown):
         """Return what was recorded. Blocks made before the first op and never freed were always there."""
         given: dict[str, Any] = {column: [getattr(op, column) for op in self._ops] for column in Exec._fields}
         given |= numbered(given["stream"], "stream", "compute") | numbered(given["host"], "host", THE_HOST)
-        given |= {"attributes": told(given["attributes"], None), "module": told(given["module"], "")}
+        given |= {
+            "attributes": optional_column(given["attributes"], None),
+            "module": optional_column(given["module"], ""),
+        }
         statistics, kind = given.pop("statistics"), tuple(block.kind for block in self._blocks)
         ops = Ops.make(**given)
         free = np.array([block.free for block in self._blocks], np.int64)
@@ -200,8 +203,8 @@ class Recorder(Shown):
             kind=kind,
             name=("",) * len(kind),
             ops=replace(ops, statistics=recorded_statistics(statistics, kind, ops)),
-            shape=told((block.shape for block in self._blocks), None),
-            dtype=told((block.dtype for block in self._blocks), ""),
+            shape=optional_column((block.shape for block in self._blocks), None),
+            dtype=optional_column((block.dtype for block in self._blocks), ""),
         )
 
     @strict
