@@ -99,8 +99,10 @@ def with_workspaces(trace: gpumem.Trace, text: str) -> gpumem.Trace:
     sizes = larger.buffers.size[len(trace.buffers) :]
     unread = sum(not done for done in workspaces.convolutions(trace).values())
     beside = f"; {unread} whose shapes fit no convolution have none" if unread else ""
-    text = f"workspaces of {len(sizes)} ops, the largest {human(int(sizes.max()))}" if len(sizes) else "no workspaces"
-    tell(f"{trace.name}: {text}{beside}")
+    summary = (
+        f"workspaces of {len(sizes)} ops, the largest {human(int(sizes.max()))}" if len(sizes) else "no workspaces"
+    )
+    tell(f"{trace.name}: {summary}{beside}")
     return larger
 
 
