@@ -178,7 +178,9 @@ def _unwritten(streams: int, cells: int) -> I64:
 
 
 @jit
-def _sweep(touches: _Touches, waits: _Waits, cells: _Cells, unwritten: I64) -> None:
+def _sweep(  # noqa: C901  split further, it takes a third longer
+    touches: _Touches, waits: _Waits, cells: _Cells, unwritten: I64
+) -> None:
     """Fill in what each op waits for: what it touches says for whom, then it is noted as the last to touch that.
 
     Twice round the circle: the first turn only fills the state that the second, in which all waits are set, finds.
@@ -192,14 +194,30 @@ def _sweep(touches: _Touches, waits: _Waits, cells: _Cells, unwritten: I64) -> N
             born = position - (op - touches.start[buffer]) % n
             _after_own(waits, op, buffer, born, write=False)
             if waits.shares[buffer] and waits.wrote[buffer] < born:
-                _read_uninitialised(touches, waits, cells, op=op, buffer=buffer)
+                # Uninitialised bytes: wait for whoever wrote there before.
+                cell = _interval(cells, touches.low[buffer])
+                while cell < touches.high[buffer]:
+                    _after_other(waits, op, cells.owner[cell], buffer, write=False)
+                    cell = cells.after[cell]
         for k in range(touches.write_ptr[op], touches.write_ptr[op + 1]):
             buffer = touches.writes[k]
             born = position - (op - touches.start[buffer]) % n
             _after_own(waits, op, buffer, born, write=True)
             if waits.shares[buffer] and waits.wrote[buffer] < born:  # the first write of this lifetime
-                _take_over(touches, waits, cells, op=op, buffer=buffer)
-                _after_unwritten(touches, waits, unwritten, op=op, buffer=buffer)
+                # It takes its bytes over from all who had some of them: the intervals there become one, its own.
+                low, high = touches.low[buffer], touches.high[buffer]
+                _split(cells, low)
+                _split(cells, high)
+                cell = low
+                while cell < high:
+                    _after_other(waits, op, cells.owner[cell], buffer, write=True)
+                    if cell > low:
+                        cells.begins[cell] = False
+                        cells.population[cell // BLOCK] -= 1
+                    cell = cells.after[cell]
+                cells.after[low], cells.owner[low] = high, buffer
+                if unwritten.shape[2] > 2:  # there are buffers that are never written
+                    _after_unwritten(touches, waits, unwritten, op=op, buffer=buffer)
         # Noted only now: an op that reads and writes a buffer does not wait for itself.
         for k in range(touches.read_ptr[op], touches.read_ptr[op + 1]):
             buffer = touches.reads[k]
@@ -212,38 +230,12 @@ def _sweep(touches: _Touches, waits: _Waits, cells: _Cells, unwritten: I64) -> N
 
 
 @inner
-def _read_uninitialised(touches: _Touches, waits: _Waits, cells: _Cells, op: int, buffer: int) -> None:
-    """A read of bytes that nobody wrote in this lifetime: wait for whoever wrote there before."""
-    cell = _interval(cells, touches.low[buffer])
-    while cell < touches.high[buffer]:
-        _after_other(waits, op, cells.owner[cell], buffer, write=False)
-        cell = cells.after[cell]
-
-
-@inner
-def _take_over(touches: _Touches, waits: _Waits, cells: _Cells, op: int, buffer: int) -> None:
-    """Wait for all who had the bytes of `buffer`, and make it their owner: its intervals become one."""
-    low, high = touches.low[buffer], touches.high[buffer]
-    _split(cells, low)
-    _split(cells, high)
-    cell = low
-    while cell < high:
-        _after_other(waits, op, cells.owner[cell], buffer, write=True)
-        if cell > low:
-            cells.begins[cell] = False
-            cells.population[cell // BLOCK] -= 1
-        cell = cells.after[cell]
-    cells.after[low], cells.owner[low] = high, buffer
-
-
-@inner
 def _after_unwritten(touches: _Touches, waits: _Waits, unwritten: I64, op: int, buffer: int) -> None:
     """Wait for reads of these bytes by way of buffers that are never written, which own no interval."""
-    if unwritten.shape[2] > 2:  # there are such buffers
-        for stream in range(len(unwritten)):
-            reader = _last_read(unwritten[stream], touches.low[buffer], touches.high[buffer])
-            if reader != NOBODY:
-                _wait(waits, op, stream, reader, why=MEMORY)
+    for stream in range(len(unwritten)):
+        reader = _last_read(unwritten[stream], touches.low[buffer], touches.high[buffer])
+        if reader != NOBODY:
+            _wait(waits, op, stream, reader, why=MEMORY)
 
 
 @inner
@@ -313,25 +305,24 @@ def _split(cells: _Cells, cell: int) -> None:
 
 @inner
 def _after_own(waits: _Waits, op: int, buffer: int, born: int, write: bool) -> None:
-    """An op touches a buffer: wait for its last write and, if writing, for the reads since."""
+    """An op touches a buffer: wait for its last write and, if writing, for the reads since.
+
+    The cause is the buffer's bytes, where it took them from itself in an earlier lifetime; else a copy, or its data.
+    """
+    n = len(waits.stream)
     # Where each iteration has a buffer of its own, what touched it before this lifetime was another one.
     since = NOBODY if waits.fixed[buffer] else born - 1
+    reused_before = born if waits.shares[buffer] else NOBODY
     last = waits.wrote[buffer]
     if last > since:
-        _wait(waits, op, waits.stream[last % len(waits.stream)], last, why=_why(waits, buffer, born, last))
+        why = MEMORY if last < reused_before else COPY if waits.copy[last % n] else DATA
+        _wait(waits, op, waits.stream[last % n], last, why=why)
     if write:
         for stream in range(waits.read.shape[1]):
-            reader = waits.read[buffer, stream]
-            if reader > since:
-                _wait(waits, op, stream, reader, why=_why(waits, buffer, born, reader))
-
-
-@inner
-def _why(waits: _Waits, buffer: int, born: int, earlier: int) -> int:
-    """The cause of a wait for an earlier op on the same buffer: its bytes, a copy, or its data."""
-    if earlier < born and waits.shares[buffer]:
-        return MEMORY
-    return COPY if waits.copy[earlier % len(waits.stream)] else DATA
+            last = waits.read[buffer, stream]
+            if last > since:
+                why = MEMORY if last < reused_before else COPY if waits.copy[last % n] else DATA
+                _wait(waits, op, stream, last, why=why)
 
 
 @inner
