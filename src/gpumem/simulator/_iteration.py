@@ -200,7 +200,7 @@ def advance(steps: Steps, memory: Reservations, hosts: Hosts) -> None:  # noqa: 
         memory.heap_bytes,
     )
     start_ptr, starts, end_ptr, ends = memory.start_ptr, memory.starts, memory.end_ptr, memory.ends
-    counts_bytes, launches, drains = len(starts) > 0, len(hosts.cost) > 0, hosts.drains.any()
+    counts_bytes, launches, drains = len(starts) > 0, len(hosts.cost) > 0, bool(hosts.drains.any())
     hosts.state[LATE] = 0
     for op in range(len(duration)):
         free = ready[engine[op]]
