@@ -12,7 +12,7 @@ MACHINE = Machine.named("gtx1080ti")
 
 def rewritten(trace: Trace, percent: int) -> Trace | None:
     """Return the trace with AutoSwap's plan for that load limit applied, None where it is out of reach."""
-    limit = trace.peak_load * percent // 100
+    limit = trace.peak_live_bytes * percent // 100
     try:
         return autoswap(trace, MACHINE, limit, score="swdoa", peaks="all").apply(trace)
     except (Infeasible, NotReached):

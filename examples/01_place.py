@@ -12,4 +12,4 @@ for name in ("vgg16", "resnet18", "mlp3"):
     greedy, searched = gpumem.best_fit(trace), search(trace, effort=0.1)
     gpumem.check.placement(trace, searched)  # no two buffers share a byte while both are alive; raises otherwise
     ratios = f"best fit {greedy.ratio(trace):.4f}  search {searched.ratio(trace):.4f}"
-    print(f"{name:9} load {trace.peak_load:>11,}  {ratios}")
+    print(f"{name:9} load {trace.peak_live_bytes:>11,}  {ratios}")

@@ -10,9 +10,9 @@ from gpumem.swap import PLANNERS, least_stall, zero_stall_limit
 
 trace, machine = gpumem.bundled("vgg16"), gpumem.Machine.named("gtx1080ti")
 bound = zero_stall_limit(trace, machine, rounds=3)
-print(f"free at best: {bound.limit / trace.peak_load:.1%} of the peak load")
+print(f"free at best: {bound.limit / trace.peak_live_bytes:.1%} of the peak load")
 
-limit, before = trace.peak_load // 2, simulate(trace, machine)
+limit, before = trace.peak_live_bytes // 2, simulate(trace, machine)
 stall = least_stall(trace, machine, limit, rounds=3).stall_ns
 print(f"at 50 %: swaps alone cost at least {stall / before.makespan:.1%}")
 for name, options in {"autoswap": {}, "heuristic": {}, "search": {"effort": 0.02}}.items():

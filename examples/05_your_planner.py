@@ -17,7 +17,7 @@ def large_and_long(trace: gpumem.Trace, machine: gpumem.Machine, limit: int) -> 
     for many in range(1, len(worth)):
         k = np.argsort(worth)[-many:]
         plan = gpumem.Plan.of(trace, Swap.each(rows.where(k), rows.after[k] + 1, rows.before[k]))
-        if (least := plan.apply(trace).peak_load) <= limit:
+        if (least := plan.apply(trace).peak_live_bytes) <= limit:
             return plan
     raise gpumem.NotReached(least, limit)
 

@@ -57,7 +57,7 @@ def net() -> Trace:
     return device.trace(name="net")
 
 
-PEAK = net().peak_load
+PEAK = net().peak_live_bytes
 
 
 def dense(rng: np.random.Generator) -> Trace:
@@ -88,7 +88,7 @@ def lowest(model: Model) -> Trace:
         autoswap(model.trace, GTX, 1, threshold=0, peaks="all")
     except Infeasible as floor:
         least = floor.needs
-    peak = model.trace.peak_load
+    peak = model.trace.peak_live_bytes
     for limit in range(least, peak, max(peak // 20, 1)):
         try:
             return autoswap(model.trace, GTX, limit, threshold=0, peaks="all").apply(model.trace)

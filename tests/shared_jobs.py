@@ -47,7 +47,7 @@ def tight(rng: np.random.Generator, trace: Trace) -> Scheduled:
             swaps.append(Swap(b, after, before, release, prefetch, out))
     plan = Plan(tuple(swaps[k] for k in rng.permutation(len(swaps))), trace.n)
     delays = tuple((int(x), int(y)) for x, y in rng.choice([0, 0, 5, 40, 200], (len(swaps), 2)))
-    return Scheduled(plan, plan.apply(trace).peak_load, delays)
+    return Scheduled(plan, plan.apply(trace).peak_live_bytes, delays)
 
 
 def simulated_right(

@@ -39,7 +39,7 @@ def test_a_plan_holds_no_more_than_what_a_planner_decides(name: str) -> None:
     more = {"seconds": 3.0} if planner.proves else {"effort": 0.01} if name == "search" else {}
     for percent in (90, 80, 70):
         try:
-            plan = planner(trace, machine, trace.peak_load * percent // 100, **more)
+            plan = planner(trace, machine, trace.peak_live_bytes * percent // 100, **more)
         except NotReached:
             continue
         kinds |= {KINDS[type(d)] for d in plan.decisions if type(d) in KINDS}

@@ -27,7 +27,8 @@ def test_the_first_screen_has_what_decides_whether_there_is_a_second_minute() ->
 def test_the_picture_is_that_of_the_plan_of_today() -> None:
     """`python docs/_ext/pictures.py` draws it again; what it shows stands in its description."""
     planned = gpumem.plan(gpumem.bundled("vgg16"), "gtx1080ti", pool="70%")
-    loads = f"peak load {planned.before.trace.peak_load}, planned {planned.trace.peak_load}, limit {planned.pool} bytes"
+    before, after = planned.before.trace.peak_live_bytes, planned.trace.peak_live_bytes
+    loads = f"peak load {before}, planned {after}, limit {planned.pool} bytes"
     for look in ("light", "dark"):
         drawn = (ROOT / "docs" / "_static" / f"load-{look}.svg").read_text()
         assert re.findall("<dc:description>(.*)</dc:description>", drawn) == [loads]

@@ -145,7 +145,7 @@ def test_a_real_plan_gives_the_bytes_of_the_emulator(options: dict[str, bool]) -
     from gpumem.kernels import device
 
     trace = bundled("vgg16")
-    swapped = autoswap(trace, Machine.named("gtx1080ti"), trace.peak_load * 70 // 100).apply(trace)
+    swapped = autoswap(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes * 70 // 100).apply(trace)
     whole, there = scaled(trace, best_fit(trace))
     small, placement = scaled(swapped, best_fit(swapped))
     state = initial(whole)
@@ -186,7 +186,7 @@ def side_by_side(library: Any, iterations: int, **options: Any) -> tuple[Outcome
 
     models = {name: of_size(name) for name in ("mlp", "cnn")}
     jobs = [Job(name, model.trace, k * 5 * 10**7, iterations) for k, (name, model) in enumerate(models.items())]
-    small = sum(model.trace.peak_load for model in models.values()) * 3 // 4
+    small = sum(model.trace.peak_live_bytes for model in models.values()) * 3 // 4
     alone = separately(partial(autoswap, threshold=0, peaks="all"))
     state = {name: model.state() for name, model in models.items()}
     ran = run_jobs(
@@ -237,7 +237,7 @@ def test_models_together_on_two_streams_end_with_the_bytes_of_each_alone(options
 
     machine, names = Machine.named("v100"), ("mlp-adam", "cnn-norm")
     models = [of_size(name) for name in names]
-    parts = [partition(model.trace, machine, model.trace.peak_load // 8) for model in models]
+    parts = [partition(model.trace, machine, model.trace.peak_live_bytes // 8) for model in models]
     least = sum(part.rest for part in parts) + max(part.peak - part.rest for part in parts)
     for limit in (least, None):
         both = together(pipeline(parts, limit), machine)

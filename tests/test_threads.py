@@ -44,7 +44,7 @@ def at_once(*calls: Callable[[], T]) -> list[T]:
 def planned(name: str, trace: Trace) -> object:
     """Return the plan, or the error that says that there is none."""
     try:
-        return quick(name)(trace, MACHINE, trace.peak_load * 3 // 4)
+        return quick(name)(trace, MACHINE, trace.peak_live_bytes * 3 // 4)
     except (Infeasible, NotReached) as stop:
         return type(stop), str(stop)
 
@@ -67,7 +67,7 @@ def test_placers_give_the_same_places_in_threads(name: str) -> None:
 def test_data_is_shared_and_not_changed() -> None:
     before = pickle.dumps(TRACES)
     at_once(*(partial(gpumem.simulate, trace, MACHINE) for trace in TRACES * 2))
-    assert pickle.dumps(TRACES) == before and pickle.loads(before)[0].peak_load == TRACES[0].peak_load
+    assert pickle.dumps(TRACES) == before and pickle.loads(before)[0].peak_live_bytes == TRACES[0].peak_live_bytes
 
 
 def test_a_budget_is_its_threads_own() -> None:

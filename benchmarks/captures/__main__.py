@@ -160,7 +160,7 @@ def _undrawn(device: str) -> Iterator[None]:
 
 def line(row: dict[str, Any]) -> str:
     """One net's line."""
-    peaks = [row[side]["peak_load"] for side in ("device", "host") if isinstance(row.get(side), dict)]
+    peaks = [row[side]["peak_live_bytes"] for side in ("device", "host") if isinstance(row.get(side), dict)]
     peak = f"{peaks[0] / peaks[1] - 1:+.1%}" if len(peaks) == 2 and peaks[1] else ""
     return f"{row['part']:12}{row['net']:40}{row['seconds']:6.1f} s {peak:>8}  {row['verdict']}: {row['why']:.240}"
 

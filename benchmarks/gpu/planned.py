@@ -39,7 +39,7 @@ def timed(model: Model) -> Trace:
 def at(trace: Trace, machine: Machine, percent: int) -> Combined:
     """Plan for a pool of so much of the peak load."""
     swap = partial(autoswap, machine=machine, threshold=0, peaks="all")
-    limit = trace.peak_load * percent // 100
+    limit = trace.peak_live_bytes * percent // 100
     return in_pool(trace, limit, pool=best_fit, swap=lambda t, load_limit: swap(t, limit=load_limit))
 
 

@@ -142,7 +142,7 @@ def _model(bench: Bench, name: str, model: Model, machine: Machine) -> list[Row]
             print(f"# {name} at {percent} %, unified: left out: {why}")
             continue
         took, got = _program(Unified(), model, found.trace, iterations)
-        rows.append(row(f"unified, {percent} %", took, found.trace.peak_load, got))
+        rows.append(row(f"unified, {percent} %", took, found.trace.peak_live_bytes, got))
     return rows
 
 

@@ -73,7 +73,7 @@ class Question(Shown):
     @property
     def limit(self) -> int:
         """Bytes."""
-        return int(self.trace.peak_load * self.part)
+        return int(self.trace.peak_live_bytes * self.part)
 
     @property
     def told(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Question(Shown):
             "content": content(self.trace),
             "machine": self.machine.name,
             "machine_content": content(self.machine),
-            "peak_load": self.trace.peak_load,
+            "peak_live_bytes": self.trace.peak_live_bytes,
             "part": self.part,
             "limit": self.limit,
             "planner": self.name,
@@ -137,7 +137,7 @@ class Question(Shown):
         expect(self.name, "what it returned", found, "Plan")
         after = found.apply(self.trace)
         oracles.data_flow(self.trace, after)
-        if after.peak_load > self.limit or after.load(host=True).max() > self.machine.pinned:
+        if after.peak_live_bytes > self.limit or after.live_bytes(host=True).max() > self.machine.pinned:
             oracles.budget(after, self.limit, host=self.machine.pinned)
         line, before = simulate(after, self.machine, capacity=self.limit), baseline(self.trace, self.machine, after)
         copied = {role: after.ops.role == role for role in (COPY_OUT, COPY_IN)}

@@ -100,11 +100,11 @@ def profiles(study: Study, planner: Callable[..., Plan]) -> Figure:
     """Return figure 8: the load over the ops, unswapped, at two limits, and with every candidate absent."""
     trace, machine = study.case.trace, study.case.machine
     found = candidates(trace, machine, 1)
-    loads = {"unswapped": trace.load()}
+    loads = {"unswapped": trace.live_bytes()}
     for part in TWO:
-        planned = study.at(int(trace.peak_load * part), "autoswap", planner)
+        planned = study.at(int(trace.peak_live_bytes * part), "autoswap", planner)
         if planned is not None:
-            loads[f"at {part:.0%}"] = planned.trace.load()[recorded(planned.trace)]
+            loads[f"at {part:.0%}"] = planned.trace.live_bytes()[recorded(planned.trace)]
     loads["load_min"] = without(found.load, found.gaps)
     series = [
         Series(name, list(map(float, range(len(load)))), [size / MIB for size in load.tolist()])
@@ -127,20 +127,20 @@ def scores(study: Study, limits: list[int], autoswap: Callable[..., Plan], bayes
     def curve(name: str, planner: Callable[..., Plan], style: str) -> Series:
         found = (study.at(limit, name, planner) for limit in limits)
         cost = [None if one is None or math.isinf(one.overhead) else 100 * one.overhead for one in found]
-        return Series(name, [100 * limit / trace.peak_load for limit in limits], cost, style)
+        return Series(name, [100 * limit / trace.peak_live_bytes for limit in limits], cost, style)
 
     printed = {f"{name}{PRINTED}": partial(call, as_printed=True) for name, call in planners.items()}
     series = [curve(name, planner, "line") for name, planner in planners.items()]
     series += [curve(name, planner, "dashed") for name, planner in printed.items()]
     series += published.FIGURE9 if published.net_of(trace.name)[1] == "vgg16" else ()
-    x, y, above = "load limit (% of the peak load)", "overhead (%), capacity clock", trace.peak_load / 1e8
+    x, y, above = "load limit (% of the peak load)", "overhead (%), capacity clock", trace.peak_live_bytes / 1e8
     return Figure("fig9", f"{trace.name}: overhead over load limits", x, y, tuple(series), ("load limit (MB)", above))
 
 
 def avoidable(study: Study, rounds: int) -> list[Row]:
     """Return VI-B3: what planners cost at the paper's limit, and how much of it the certified bound does not excuse."""
     case = study.case
-    limit = int(published.ANALYSED * case.trace.peak_load)
+    limit = int(published.ANALYSED * case.trace.peak_live_bytes)
     study.progress(f"{case.trace.name}: bound")
     least = swap.least_stall(case.trace, case.machine, limit, rounds=rounds).stall_ns
     rows = []
@@ -195,7 +195,7 @@ def batches(study: Study, limits: list[int], factors: list[float], autoswap: Cal
     for factor in factors:
         trace = study.rebatched(factor)
         mine = replace(case, trace=trace, placement=best_fit(trace), line=simulate(trace, case.machine))
-        scaled = [max(limit * trace.peak_load // max(case.trace.peak_load, 1), 1) for limit in limits]
+        scaled = [max(limit * trace.peak_live_bytes // max(case.trace.peak_live_bytes, 1), 1) for limit in limits]
         for size, found in zip(sizes, _schemes(replace(study, case=mine), scaled, planners)):
             size.append(found / MIB)
     series = tuple(Series(name, factors, list(size)) for name, size in zip(names, sizes))
@@ -216,7 +216,7 @@ def _schemes(study: Study, limits: list[int], planners: Planners) -> list[int]:
             swapped.append(case.placement.height)  # no swap is a plan as well
         else:
             swapped.append(study.checked(lowest).placement.height)
-    return [case.trace.peak_load, *(found.size for found in cnmems), case.placement.height, *swapped]
+    return [case.trace.peak_live_bytes, *(found.size for found in cnmems), case.placement.height, *swapped]
 
 
 def _curves(head: str, names: list[str], figure: Figure, cells: Callable[[Series], Iterable[str]]) -> str:
@@ -270,7 +270,7 @@ def depths(limits: Iterable[ZeroOverheadLimit]) -> list[dict[str, Any]]:
     for k in limits:
         family, net = published.net_of(k.trace)
         if family:
-            sizes = {"peak_load": k.peak_load, "limit": k.limit, "reduction": k.reduction}
+            sizes = {"peak_live_bytes": k.peak_live_bytes, "limit": k.limit, "reduction": k.reduction}
             rows.append(
                 {"net": k.trace, "planner": k.planner, **sizes, "paper_reduction": published.REDUCTIONS.get(net)}
             )
@@ -285,7 +285,7 @@ def depth_table(rows: list[dict[str, Any]]) -> str:
         mine = {r["planner"]: r for r in rows if r["net"] == net}
         first = next(iter(mine.values()))
         parts = [*(mine[p]["reduction"] if p in mine else None for p in planners), first["paper_reduction"]]
-        lines.append([net, f"{first['peak_load'] / MIB:.1f}", *(_cell(_hundred(part), 1) for part in parts)])
+        lines.append([net, f"{first['peak_live_bytes'] / MIB:.1f}", *(_cell(_hundred(part), 1) for part in parts)])
     return columns(lines)
 
 

@@ -60,7 +60,7 @@ def as_singa(trace: Trace) -> Trace:
     --------
     >>> from gpumem import bundled
     >>> before = bundled("vgg16")
-    >>> before.peak_load, as_singa(before).peak_load
+    >>> before.peak_live_bytes, as_singa(before).peak_live_bytes
     (484472336, 494507536)
     """
     return _masks_in_bits(_without_indices(_relus_keep_inputs(trace)))

@@ -146,7 +146,7 @@ def ratios(trace: Trace, progress: Callable[[str], None]) -> dict[str, Any]:
     theirs = by_allocators(trace, makes, progress)
     return {
         "net": trace.name,
-        "peak_load": trace.peak_load,
+        "peak_live_bytes": trace.peak_live_bytes,
         "native": 1.0,
         **{f.name: f.ratio for f in theirs},
         "smartpool": smartpool.ratio,
@@ -178,7 +178,7 @@ def ratio_table(rows: list[dict[str, Any]]) -> str:
     ways = ("cnmem", "first fit", "SINGA's")
     lines = [["net", "peak MiB", "native", *ways, "smartpool", *(f"below {way} %" for way in ways), "paper %"]]
     for r in [*rows, *means(rows)]:
-        peak = f"{r['peak_load'] / MIB:.1f}" if "peak_load" in r else ""
+        peak = f"{r['peak_live_bytes'] / MIB:.1f}" if "peak_live_bytes" in r else ""
         saved = ["-" if r.get(key) is None else f"{100 * r[key]:.1f}" for key in (*SAVINGS, "paper_below_cnmem")]
         lines.append([r["net"], peak, *(f"{r[key]:.4f}" for key in RATIOS), *saved])
     return f"{columns(lines)}\n\n{QUOTED}"
@@ -217,8 +217,12 @@ def instance_table(rows: list[dict[str, Any]]) -> str:
     for mine in _groups(rows, len(names)):
         best = min(mine, key=lambda r: r["footprint"])
         cells = [text for r in mine for text in (f"{r['ratio']:.4f}", f"{r['seconds']:.2f}")]
-        least = "optimal" if best["optimal"] else f"{best['bound'] / best['peak_load'] if best['peak_load'] else 1:.4f}"
-        sizes = [str(best["buffers"]), str(best["peak_load"])]
+        least = (
+            "optimal"
+            if best["optimal"]
+            else f"{best['bound'] / best['peak_live_bytes'] if best['peak_live_bytes'] else 1:.4f}"
+        )
+        sizes = [str(best["buffers"]), str(best["peak_live_bytes"])]
         lines.append([best["instance"], *sizes, *cells, f"{best['ratio']:.4f}", least])
     return columns(lines)
 

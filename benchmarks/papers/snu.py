@@ -67,7 +67,7 @@ def planners(*, program: bool = True) -> Planners:
 
 def batch_of(trace: Trace) -> int:
     """The batch of the thesis' ResNet34 that takes about as much memory."""
-    return min(SIZES, key=lambda batch: abs(math.log(max(trace.peak_load, 1) / SIZES[batch] / 1e9)))
+    return min(SIZES, key=lambda batch: abs(math.log(max(trace.peak_live_bytes, 1) / SIZES[batch] / 1e9)))
 
 
 @strict
@@ -79,7 +79,7 @@ def ways(study: Study, planners: Planners, rounds: int = 20) -> list[Row]:
     that takes a plan to `start` from is handed the best so far, and with it the certified `bound`.
     """
     case, limit = study.case, _limit(study)
-    if case.trace.peak_load <= limit:
+    if case.trace.peak_live_bytes <= limit:
         return [_row(study, "fits", case.line.makespan)]
     study.progress(f"{case.trace.name}: {LEAST}")
     least = swap.least_stall(case.trace, case.machine, limit, rounds=rounds).stall_ns
@@ -124,7 +124,7 @@ def _row(study: Study, way: str, took: float | None, **more: Any) -> Row:
     batch = batch_of(trace)
     return {
         "trace": trace.name,
-        "peak_load": trace.peak_load,
+        "peak_live_bytes": trace.peak_live_bytes,
         "limit": _limit(study),
         "paper_gb": SIZES[batch],
         "way": way,
@@ -166,7 +166,7 @@ def _addressed(study: Study) -> Row:
 def moved(study: Study) -> list[Row]:
     """What swapping on demand moves in an iteration, and what addresses change; the means where several take turns."""
     trace, machine, limit = study.case.trace, study.case.machine, _limit(study)
-    if trace.peak_load <= limit:
+    if trace.peak_live_bytes <= limit:
         return []
     rows: list[Row] = []
     for way, victim in (("on-demand", "lru"), (BY_SIZE, "snu")):
@@ -225,7 +225,7 @@ def models(study: Study, step: float = 1.1, rounds: int = 1) -> list[Row]:
     if not 1 < step < math.inf:
         raise ValueError(f"step: {step} is not finite and above 1; 1.1 would do")
     trace, machine = study.case.trace, study.case.machine
-    aims = RELATIVE.get(batch_of(trace), {}) if trace.peak_load > _limit(study) else {}
+    aims = RELATIVE.get(batch_of(trace), {}) if trace.peak_live_bytes > _limit(study) else {}
     rows: list[Row] = []
     for way, aim in aims.items():
         for knob, (unit, low, high, change, alone) in KNOBS.items():
@@ -266,7 +266,7 @@ def table(rows: Sequence[Row]) -> str:
     lines = [[*head, "copies", "moved"]]
     for r in rows:
         times = ["-" if r[key] is None else human_ns(round(r[key])) for key in ("stall_ns", "iteration_ns")]
-        size = [human(r["peak_load"]), f"{r['paper_gb']} GB", r["way"], human_ns(r["computation_ns"])]
+        size = [human(r["peak_live_bytes"]), f"{r['paper_gb']} GB", r["way"], human_ns(r["computation_ns"])]
         copied = ["", ""] if r["copies"] is None else [f"{r['copies']:g}", human(round(r["bytes"]))]
         lines.append([r["trace"], *size, *times, _cell(r["over"]), _cell(r["paper"]), *copied])
     told = f"`over on demand`: relative to {BASE}, the thesis' own. `paper`: of its batch of about that size."
@@ -323,15 +323,15 @@ def _cell(value: float | None) -> str:
 
 def figures(rows: Iterable[Row]) -> list[Figure]:
     """Return figure 7, seconds of computation and of iterations over the memory that a batch takes, and figure 8."""
-    rows = sorted(rows, key=lambda r: float(r["peak_load"]))
+    rows = sorted(rows, key=lambda r: float(r["peak_live_bytes"]))
     if not rows:
         return []
-    base = {r["peak_load"]: r["computation_ns"] for r in rows}
+    base = {r["peak_live_bytes"]: r["computation_ns"] for r in rows}
     names = [name for name in dict.fromkeys(r["way"] for r in rows) if name != "fits"]
     x = [size / 1e9 for size in base]
 
     def curve(name: str, key: str, scale: float, style: str = "line") -> Series:
-        found = {r["peak_load"]: r[key] for r in rows if r["way"] == name}
+        found = {r["peak_live_bytes"]: r[key] for r in rows if r["way"] == name}
         return Series(name, x, [None if found.get(size) is None else found[size] / scale for size in base], style)
 
     seconds = [Series("computation", x, [ns / 1e9 for ns in base.values()], "dashed")]

@@ -89,10 +89,10 @@ def methods(trace: Trace, tasks: int, setting: Setting) -> list[Row]:
     """Run copies of a job side by side by each method; Capuchin is asked for what TENSILE saves, as in the paper."""
 
     def capuchin(msr: float, trace: Trace, machine: Machine, limit: int) -> Any:
-        return swap.PLANNERS["capuchin"](trace, machine, max(math.floor((1 - msr) * trace.peak_load), 1))
+        return swap.PLANNERS["capuchin"](trace, machine, max(math.floor((1 - msr) * trace.peak_live_bytes), 1))
 
     def vdnn(trace: Trace, machine: Machine, limit: int) -> Any:  # offloads whatever the limit
-        return swap.PLANNERS["vdnn-all"](trace, machine, max(trace.peak_load - 1, 1))
+        return swap.PLANNERS["vdnn-all"](trace, machine, max(trace.peak_live_bytes - 1, 1))
 
     least, before = partial(schedule, least=True), _run(trace, tasks, unmanaged, setting)
     ours = _saving(before, trace, tasks, least, "tensile", setting)
@@ -123,7 +123,7 @@ def _saving(before: Outcome, trace: Trace, tasks: int, planner: Planner, method:
 
 def _run(trace: Trace, tasks: int, planner: Planner, setting: Setting) -> Outcome:
     jobs = [Job(f"{trace.name}#{k + 1}", trace, iterations=setting.iterations) for k in range(tasks)]
-    capacity = max(tasks * trace.peak_load, 1)
+    capacity = max(tasks * trace.peak_live_bytes, 1)
     return setting.simulated(jobs, capacity, Policy(planner))
 
 
@@ -131,7 +131,7 @@ def _run(trace: Trace, tasks: int, planner: Planner, setting: Setting) -> Outcom
 def bounds(trace: Trace, setting: Setting) -> Row:
     """What no swap plan of one task can beat: the saving without a stall, the extra time at the paper's savings."""
     setting.progress(f"{trace.name}: bounds")
-    machine, peak = setting.machine, trace.peak_load
+    machine, peak = setting.machine, trace.peak_live_bytes
     row: Row = {"trace": trace.name, "free_msr": _free(trace, setting)}
     base, stall = simulate(trace, machine).makespan, partial(least_stall, trace, machine, rounds=setting.rounds)
     for msr in sorted({TABLE1[1, "tensile"][0], TABLE2[3, "tensile"][0]} | {MLP_SAVING}):
@@ -141,7 +141,7 @@ def bounds(trace: Trace, setting: Setting) -> Row:
 
 def _free(trace: Trace, setting: Setting) -> float:
     """The most that is saved without a stall, of the peak; 0 of nothing."""
-    limit, peak = zero_stall_limit(trace, setting.machine, rounds=setting.rounds).limit, trace.peak_load
+    limit, peak = zero_stall_limit(trace, setting.machine, rounds=setting.rounds).limit, trace.peak_live_bytes
     return 1 - limit / peak if peak else 0.0
 
 
@@ -174,11 +174,11 @@ def arrivals(trace: Trace, setting: Setting) -> list[Row]:
     machine = setting.machine
     ns = machine.durations(trace)
     three = sum(s.peak for s in schedule([Task(trace, ns)] * 3, machine, 1, recompute=False))
-    capacity, turn = max((three + 3 * trace.peak_load) // 2, 1), Times.serial(trace, machine, ns).period
+    capacity, turn = max((three + 3 * trace.peak_live_bytes) // 2, 1), Times.serial(trace, machine, ns).period
     jobs = [Job(f"{trace.name}#{k + 1}", trace, 5 * k * turn, setting.iterations) for k in range(3)]
     setting.progress(f"{trace.name}: arrivals")
     out = setting.simulated(jobs, capacity, Policy())
-    rows, part = [], capacity / max(3 * trace.peak_load, 1)
+    rows, part = [], capacity / max(3 * trace.peak_live_bytes, 1)
     for k, job in enumerate(jobs):
         mine = out[job.name]
         ended = [sum(job.arrival < end <= mine.launch for end in out[other.name].end) for other in jobs[:k]]

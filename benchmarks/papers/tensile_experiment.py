@@ -40,7 +40,7 @@ def nothing_freed(trace: Trace) -> Trace:
 
     >>> from gpumem.io import bundled
     >>> trace = bundled("vgg16")
-    >>> nothing_freed(trace).peak_load == trace.buffers.size.sum() > trace.peak_load
+    >>> nothing_freed(trace).peak_live_bytes == trace.buffers.size.sum() > trace.peak_live_bytes
     True
     """
     b = trace.buffers
@@ -72,11 +72,11 @@ def experiment(trace: Trace, tasks: int, setting: Setting, host_ms: float) -> li
     machine, off = there.machine.with_(duplex=False), setting.uncertainty
     there = replace(there, machine=machine, uncertainty=OFF if off.certain else off)
     crowd, rows = Crowd(replace(one, name=trace.name), tasks, there), []
-    vanilla = crowd.run(nothing_freed(one), Policy(unmanaged), tasks * nothing_freed(one).peak_load)
+    vanilla = crowd.run(nothing_freed(one), Policy(unmanaged), tasks * nothing_freed(one).peak_live_bytes)
     for rule in REPLAN:
         setting.progress(f"{trace.name} x{tasks}, {host_ms:g} ms an op: {rule}")
         policy = Policy(partial(schedule, least=True), replan=rule)
-        after = crowd.run(released(one), policy, tasks * released(one).peak_load)
+        after = crowd.run(released(one), policy, tasks * released(one).peak_live_bytes)
         first = min(FIRST, there.iterations // 2)
         found, _ = savings(after, vanilla, first)
         held, whole = (sum(job.peak for job in steady(run, first).values()) for run in (after, vanilla))
@@ -107,17 +107,17 @@ def replanning(trace: Trace, tasks: int, setting: Setting) -> list[Row]:
         "windows": Policy(replan="windows"),
         "informed": Policy(estimate=estimate),
     }
-    before = crowd.run(trace, Policy(unmanaged), tasks * trace.peak_load)
+    before = crowd.run(trace, Policy(unmanaged), tasks * trace.peak_live_bytes)
     rows, first = [], min(FIRST, setting.iterations // 2)
     for limit in LIMITS:
         for rule, policy in rules.items():
             setting.progress(f"{trace.name} x{tasks} at {limit:.0%}: {rule}")
-            after = crowd.run(trace, policy, int(limit * tasks * trace.peak_load))
+            after = crowd.run(trace, policy, int(limit * tasks * trace.peak_live_bytes))
             found, _ = savings(after, before, first)
             row: Row = {"trace": trace.name, "tasks": tasks, "limit": limit, "rule": rule}
             row |= {
                 "refused": sum(job.refused > 0 for job in after.jobs),
-                "within": after.peak <= limit * tasks * trace.peak_load,
+                "within": after.peak <= limit * tasks * trace.peak_live_bytes,
             }
             rows.append(row | found.row() | _settling(after, before, first))
     return rows

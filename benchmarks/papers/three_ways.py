@@ -66,7 +66,7 @@ class Crowd:
 @strict
 def rows(crowd: Crowd, draws: int, progress: Callable[[str], None]) -> Iterator[Row]:
     """Return a row for each capacity and pattern of arrivals: medians over the draws, of each way."""
-    whole = sum(trace.peak_load for trace in crowd.traces)
+    whole = sum(trace.peak_live_bytes for trace in crowd.traces)
     for part in CAPACITIES:
         for pattern, apart in ARRIVALS.items():
             jobs, capacity = crowd.jobs(apart), int(part * whole)

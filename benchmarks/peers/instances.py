@@ -34,7 +34,7 @@ class Instance:
     def of(cls, trace: Trace, family: str, name: str = "") -> Instance:
         """Keep the device buffers; a lifetime that wraps becomes the whole iteration, as peers take intervals only.
 
-        >>> Instance.of(Trace.from_lifetimes([4, 2], [1, 0], [4, 1], n=3), "arcs").trace.peak_load
+        >>> Instance.of(Trace.from_lifetimes([4, 2], [1, 0], [4, 1], n=3), "arcs").trace.peak_live_bytes
         6
         """
         b, n = trace.buffers, trace.n

@@ -31,7 +31,7 @@ def rows_of(
         peak load; `ours`: of gpumem; `best`: the least height that is known, of this run or before.
     """
     trace = instance.trace
-    load = trace.peak_load
+    load = trace.peak_live_bytes
     head = {"instance": trace.name, "family": instance.family, "buffers": len(trace.buffers), "load": load}
     rows: list[Row] = []
     for name, planner in planners.items():
@@ -56,7 +56,7 @@ def _answers(
     answer = None
     for given in seconds:
         before = answer
-        if answer is None or (planner.timed and answer.height != instance.trace.peak_load):
+        if answer is None or (planner.timed and answer.height != instance.trace.peak_live_bytes):
             answer = ask(planner, instance, given if planner.timed else seconds[-1])
         if before is not None and before.status == PLACED and _no_better(answer, before):
             answer = before

@@ -74,7 +74,7 @@ def adaptive(traces: tuple[str, ...]) -> Iterator[str]:
     for name in traces:
         for planner in ("heuristic", "tensile"):
             trace = bundled(name)
-            limit = trace.peak_load * (95 if name == "mlp3" else 70) // 100
+            limit = trace.peak_live_bytes * (95 if name == "mlp3" else 70) // 100
             with Adaptive(OnClock(Machine.named("gtx1080ti")), limit, planner=planner, wait=True) as device:
                 play(trace, None, device, iterations=6)
                 log, told = [*map(repr, device.log)], device.report()
@@ -88,16 +88,16 @@ def jobs() -> Iterator[str]:
     policies = {"tensile": Policy(), "separately": Policy(separately(PLANNERS["heuristic"]))}
     for name, policy in policies.items():
         both = [Job("a", traces[0], iterations=4), Job("b", traces[1], arrival=10**7, iterations=3)]
-        ran = simulate_jobs(both, machine, sum(t.peak_load for t in traces) * 9 // 10, policy, slowdown=1)
+        ran = simulate_jobs(both, machine, sum(t.peak_live_bytes for t in traces) * 9 // 10, policy, slowdown=1)
         yield f"{digest(repr([*map(repr, ran.log)]))} mlp3+resnet18 jobs {name} {ran.peak}"
     card = Machine.named("v100")
     for name in ("vgg16", "resnet18"):
         job = rebatch(bundled(name), 8)
-        parts = [partition(job, card, split=job.peak_load // 2)] * 2
+        parts = [partition(job, card, split=job.peak_live_bytes // 2)] * 2
         for how, line in {"groups": pipeline(parts), "halves": halves([job, job], card)[0]}.items():
             both = together(line, card)
             ops = both.trace.ops.name, both.trace.buffers.size.tolist()
-            yield f"{digest(repr(ops))} {name} waterwave {how} {both.trace.peak_load}"
+            yield f"{digest(repr(ops))} {name} waterwave {how} {both.trace.peak_live_bytes}"
 
 
 def mosos() -> Iterator[str]:
@@ -105,7 +105,7 @@ def mosos() -> Iterator[str]:
     for model in (mlp(batch=8, hidden=(16,) * 3), cnn(batch=2, side=4, channels=(2, 4))):
         trace = workspaces.add(model.trace)
         for percent in (90, 80):
-            limit, named = trace.peak_load * percent // 100, f"{trace.name or trace.n} mosos {percent}%"
+            limit, named = trace.peak_live_bytes * percent // 100, f"{trace.name or trace.n} mosos {percent}%"
             try:
                 found = solve_mosos(trace, Machine.named("p40"), limit)
             except (ValueError, ArithmeticError) as error:

@@ -133,7 +133,7 @@ def prepare(kind: str, ops: int, seed: int, path: Path) -> int:
     from gpumem.swap import heuristic
 
     trace, machine = MAKERS[kind](ops, seed) if kind in MAKERS else read(kind), Machine.named(MACHINE)
-    known: dict[str, Any] = {"trace": trace, "machine": machine, "limit": trace.peak_load * PERCENT // 100}
+    known: dict[str, Any] = {"trace": trace, "machine": machine, "limit": trace.peak_live_bytes * PERCENT // 100}
     known |= {"ops": ops, "path": str(path), "plan": heuristic(trace, machine, known["limit"])}
     known["swapped"] = known["plan"].apply(trace)
     known["placement"] = best_fit(known["swapped"])

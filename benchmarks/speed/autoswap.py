@@ -39,7 +39,7 @@ def overhead(
     trace: Trace, machine: Machine, base: Timeline, percent: float, score: str, options: Options
 ) -> float | None:
     """Return the overhead at a limit, None where the planner does not get there."""
-    limit = int(trace.peak_load * percent / 100)
+    limit = int(trace.peak_live_bytes * percent / 100)
     try:
         if score == BAYES:
             plan = bayes(trace, machine, limit, **options)
@@ -53,7 +53,7 @@ def overhead(
 def table(trace: Trace, machine: Machine, options: Options, scores: list[str], workspace: str) -> None:
     """Print a line a limit, a column a score, then the lowest zero-overhead limit of each."""
     base = simulate(trace, machine)
-    told = f"peak load {trace.peak_load / 2**20:.1f} MiB, workspaces={workspace}"
+    told = f"peak load {trace.peak_live_bytes / 2**20:.1f} MiB, workspaces={workspace}"
     rule = "one target" if "targets" in options else f"targets={TARGETS} (ours)"
     rule = "as printed" if "as_printed" in options else f"peaks={options['peaks']}, {rule}"
     print(f"\n## {trace.name}: {told}, {rule}: overhead in %\n")
@@ -61,8 +61,8 @@ def table(trace: Trace, machine: Machine, options: Options, scores: list[str], w
     for percent in range(90, 25, -5):
         row = [overhead(trace, machine, base, percent, s, options) for s in scores]
         best = min((x for x in row if x is not None), default=None)
-        row += [best, overhead_at(trace, machine, on_demand, int(trace.peak_load * percent / 100))]
-        mb = f"{percent:>8}{trace.peak_load * percent / 1e8:>8.0f}"
+        row += [best, overhead_at(trace, machine, on_demand, int(trace.peak_live_bytes * percent / 100))]
+        mb = f"{percent:>8}{trace.peak_live_bytes * percent / 1e8:>8.0f}"
         print(mb + "".join(f"{'-' if x is None else format(100 * x, '.2f'):>8}" for x in row))
     limits = [lowest_free(trace, machine, base, s, options) for s in SCORES]
     print(

@@ -48,7 +48,7 @@ def lowest(trace: Trace, planner: Planner) -> list[str]:
             # higher on resnet18_cifar_b100.
             load = stop.reached
         else:
-            return [f"{100 * load / trace.peak_load:.1f}", overhead(trace, planner, load)]
+            return [f"{100 * load / trace.peak_live_bytes:.1f}", overhead(trace, planner, load)]
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -69,7 +69,7 @@ def main() -> None:
 
     rows = []
     for name in CAPUCHIN:
-        limits = [traces[name].peak_load * percent // 100 for percent in (70, 60, 50, 40)]
+        limits = [traces[name].peak_live_bytes * percent // 100 for percent in (70, 60, 50, 40)]
         both = [[overhead(traces[name], partial(capuchin, queue=q), limit) for q in (False, True)] for limit in limits]
         rows.append([name, *(" / ".join(pair) for pair in both)])
     table("Capuchin: overhead in %, the paper's policy / queue=True", ["trace", "70 %", "60 %", "50 %", "40 %"], rows)
@@ -77,7 +77,7 @@ def main() -> None:
     rows = []
     for name in SNU:
         for percent in (80, 60, 40):
-            trace, limit = traces[name], traces[name].peak_load * percent // 100
+            trace, limit = traces[name], traces[name].peak_live_bytes * percent // 100
             demand = [partial(on_demand, victim=v, blocking=b) for v in VICTIMS for b in (True, False)]
             rows.append([name, str(percent), *(overhead(trace, plan, limit) for plan in [*demand, heuristic])])
     head = ["trace", "limit %", *(name for v in VICTIMS for name in (v, f"{v}, not blocking")), "heuristic"]

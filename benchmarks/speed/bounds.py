@@ -33,7 +33,7 @@ def row(trace: Trace, part: int, *, recompute: bool) -> str:
     """Return the cells of one bound: overhead, breakpoints, whether it is settled, seconds."""
     begin = now()
     try:
-        bound = least_stall(trace, MACHINE, trace.peak_load * part // 100, recompute=recompute)
+        bound = least_stall(trace, MACHINE, trace.peak_live_bytes * part // 100, recompute=recompute)
     except Infeasible:
         return f"{'infeasible':>10}{'':>24}"
     overhead = percent(bound.stall_ns / int(MACHINE.durations(trace).sum()))

@@ -72,7 +72,7 @@ def main() -> None:
     seconds = time.perf_counter() - begin
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     weights = sum(b.size for b in captured.trace.buffers if b.kind == "param") / 4e9
-    load_gib = captured.trace.load().max() / 2**30
+    load_gib = captured.trace.live_bytes().max() / 2**30
     print(f"decoder of {weights:.2f} billion parameters, Adam, on meta: {captured.trace.n} ops in {seconds:.1f} s,")
     print(f"peak load {load_gib:.1f} GiB; {most:.2f} GiB of the host's memory\n")
     bare, recorded, n = pairs(PAIRS)

@@ -39,7 +39,7 @@ def least(trace: Trace) -> float:
     size, lasting = trace.buffers.size, trace.eternal
     touched = trace.accesses().op
     extra = np.bincount(touched.idx, np.where(lasting, 0, size)[touched.rows()], trace.n)
-    return float(100 * (size[lasting].sum() + extra.max()) / trace.peak_load)
+    return float(100 * (size[lasting].sum() + extra.max()) / trace.peak_live_bytes)
 
 
 def rule(name: str, **options: bool) -> Planner:
@@ -54,7 +54,7 @@ def by_rules(trace: Trace) -> list[str]:
 
 def held(trace: Trace, percent: int) -> list[str]:
     """Return overheads at a limit, without and with held buffers, and the seconds of the last plan."""
-    limit = trace.peak_load * percent // 100
+    limit = trace.peak_live_bytes * percent // 100
     costs = [overhead(trace, rule(name, hold=hold), limit) for name in ("cuts", "evict") for hold in (False, True)]
     begin = now()
     rule("evict")(trace, MACHINE, limit)
@@ -63,7 +63,7 @@ def held(trace: Trace, percent: int) -> list[str]:
 
 def by_limits(trace: Trace) -> list[str]:
     """Return overheads by `evict` and by `cuts` at each share of the peak."""
-    limits = [trace.peak_load * percent // 100 for percent in SHARES]
+    limits = [trace.peak_live_bytes * percent // 100 for percent in SHARES]
     return [overhead(trace, rule(name), limit) for limit in limits for name in ("evict", "cuts")]
 
 

@@ -17,7 +17,7 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.work import now
 from gpumem.io import read
 from gpumem.pipeline.footprint import replayed
-from gpumem.pipeline.swap_and_place import in_pool, settle
+from gpumem.pipeline.swap_and_place import in_pool, refine_limit
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.search.planner import search as pack
 from gpumem.pool.smartpool.offline import best_fit
@@ -45,9 +45,9 @@ def solve(trace: Trace, machine: Machine, limit: int, effort: float, seeds: int)
     first = in_pool(trace, limit, swap=swap, pool=partial(pack, target=limit, effort=0.2))
     several = [partial(swap, seed=seed, effort=effort) for seed in range(seeds)]
     pool = partial(pack, target=limit)
-    found = settle(trace, limit, first, swaps=several, pool=pool, judge=judge, least=base.makespan)
+    found = refine_limit(trace, limit, first, swaps=several, pool=pool, judge=judge, least=base.makespan)
     overhead = judge(found).overhead(base)
-    return overhead, found.placement.height / trace.peak_load, found.trace.peak_load / trace.peak_load
+    return overhead, found.placement.height / trace.peak_live_bytes, found.trace.peak_live_bytes / trace.peak_live_bytes
 
 
 def main() -> None:
@@ -75,22 +75,22 @@ def main() -> None:
 def line(trace: Trace, machine: Machine, percent: int, args: argparse.Namespace) -> str:
     """Return the figures of one pool, and whether a goal that was missed is out of reach."""
     cnmem, most = replayed(trace, CnMem).size, GOALS.get(percent, MOST)
-    limit, begin = (cnmem if args.of == "cnmem" else trace.peak_load) * percent // 100, now()
+    limit, begin = (cnmem if args.of == "cnmem" else trace.peak_live_bytes) * percent // 100, now()
     try:
         overhead, height, load = solve(trace, machine, limit, args.effort, args.seeds)
-        parts = (load, height, height * trace.peak_load / cnmem - 1, overhead)
+        parts = (load, height, height * trace.peak_live_bytes / cnmem - 1, overhead)
         figures = "".join(f"{100 * part:>11.2f}" for part in parts)
     except (Infeasible, NotReached) as stop:
         overhead, figures = float("inf"), f"{'-':>11}{'-':>11}{'-':>11}{type(stop).__name__:>11}"
     seconds, allowed = now() - begin, ""
     bound = stall = float("nan")
     if overhead > most:  # is it the plan, or is it impossible?
-        bound = zero_stall_limit(trace, machine, rounds=6).limit / trace.peak_load
+        bound = zero_stall_limit(trace, machine, rounds=6).limit / trace.peak_live_bytes
         try:
             stall = least_stall(trace, machine, limit, rounds=6).stall_ns / simulate(trace, machine).makespan
         except Infeasible:
             stall = float("inf")
-        free = bound <= limit / trace.peak_load
+        free = bound <= limit / trace.peak_live_bytes
         allowed = "  missed" if stall <= most and (most > 0.005 or free) else "  impossible"
     return f"{percent:>11}{100 * bound:>11.1f}{100 * stall:>11.1f}{figures}{seconds:>11.0f}{allowed}"
 

@@ -44,7 +44,7 @@ def played(trace: Trace, limit: int, planner: str) -> tuple[ManagedReport, float
 def row(name: str, trace: Trace, share: float, planner: str) -> dict[str, float] | None:
     """Print what came of one, in percent over an iteration without a limit."""
     timed = replace(trace, ops=replace(trace.ops, duration=MACHINE.durations(trace)))
-    base, limit = simulate(timed, MACHINE).makespan, int(trace.peak_load * share)
+    base, limit = simulate(timed, MACHINE).makespan, int(trace.peak_live_bytes * share)
     try:
         report, took = played(timed, limit, planner)
     except LimitError as error:

@@ -38,7 +38,7 @@ def machines(trace: Trace) -> dict[str, Machine]:
     usual = Machine.named("gtx1080ti")
     return {
         "gtx1080ti": usual,
-        "tight": replace(usual, pinned=trace.peak_load // 3),
+        "tight": replace(usual, pinned=trace.peak_live_bytes // 3),
         "half": replace(Machine.named("v100"), duplex=False),
     }
 
@@ -88,7 +88,7 @@ def rows(path: str) -> Iterator[str]:
     for where, machine in machines(trace).items():
         for percent in LIMITS:
             for label, planner in planners(trace, where).items():
-                hashed, cost = planned(trace, machine, trace.peak_load * percent // 100, planner)
+                hashed, cost = planned(trace, machine, trace.peak_live_bytes * percent // 100, planner)
                 yield f"{hashed} {name} {where} {percent}% {label} {cost}"
     if trace.n <= 1000:
         least = zero_stall_limit(trace, Machine.named("gtx1080ti"), rounds=4).limit

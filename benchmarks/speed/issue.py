@@ -51,7 +51,7 @@ def swapped(model: Model) -> Trace:
     found = model.trace
     for percent in (80, 70, 60, 50, 40):
         try:
-            limit = model.trace.peak_load * percent // 100
+            limit = model.trace.peak_live_bytes * percent // 100
             found = autoswap(model.trace, Machine.named("h200"), limit, threshold=0, peaks="all").apply(model.trace)
         except (Infeasible, NotReached):
             break

@@ -27,7 +27,7 @@ def seconds(trace: Trace, percent: int, score: str, targets: tuple[float, ...] =
     for _ in range(3):
         begin = now()
         try:
-            autoswap(trace, MACHINE, trace.peak_load * percent // 100, score=score, peaks="all", targets=targets)
+            autoswap(trace, MACHINE, trace.peak_live_bytes * percent // 100, score=score, peaks="all", targets=targets)
         except (Infeasible, NotReached):
             return None
         best = min(best, now() - begin)
@@ -40,7 +40,7 @@ def growth(seed: int) -> None:
     first: list[float] = []
     for n in SIZES:
         trace = synthetic(n, seed)
-        found = candidates(trace, MACHINE, trace.peak_load * 70 // 100, peaks="all")
+        found = candidates(trace, MACHINE, trace.peak_live_bytes * 70 // 100, peaks="all")
         row = [seconds(trace, 70, s) or 0.0 for s in SCORES]
         first = first or row
         ratio = [x * SIZES[0] / (y * n) for x, y in zip(row, first)]

@@ -47,7 +47,7 @@ def proved(solve: Callable[[], swap.Proof], base: int) -> tuple[str, swap.Plan |
 
 def row_of(trace: Trace, machine: Machine, args: argparse.Namespace) -> str:
     """Measure one trace."""
-    limit = max(int(args.ratio * trace.peak_load), floor(trace)[1])
+    limit = max(int(args.ratio * trace.peak_live_bytes), floor(trace)[1])
     base, cells, best = simulate(trace, machine).makespan, [], None
     for name, options in (("heuristic", {}), ("search", {"seconds": args.seconds / 4})):
         try:
@@ -57,7 +57,7 @@ def row_of(trace: Trace, machine: Machine, args: argparse.Namespace) -> str:
         else:
             cells.append(f"{overhead(trace, machine, limit, plan):.2%}")
             best = plan
-    row = f"{trace.name:30} {limit / trace.peak_load:6.1%} {cells[0]:>9} {cells[1]:>8}"
+    row = f"{trace.name:30} {limit / trace.peak_live_bytes:6.1%} {cells[0]:>9} {cells[1]:>8}"
     program = partial(swap.solve_ilp, trace, machine, limit, seconds=args.seconds)
     if not args.started:
         least = swap.least_stall(trace, machine, limit, rounds=8).stall_ns / base

@@ -40,7 +40,7 @@ def tensile(trace: Trace, machine: Machine) -> list[str]:
     more = simulate(found.plan.apply(trace), machine).overhead(simulate(trace, machine))
     swaps = len(found.plan.swaps)
     counts = [str(swaps), str(len(found.plan.decisions) - swaps)]
-    return [percent(found.peak / trace.peak_load), percent(more), *counts, f"{seconds:.2f}"]
+    return [percent(found.peak / trace.peak_live_bytes), percent(more), *counts, f"{seconds:.2f}"]
 
 
 def lowest(trace: Trace) -> str:
@@ -48,7 +48,7 @@ def lowest(trace: Trace) -> str:
     least = 100
     for share in range(95, 0, -5):
         try:
-            capuchin(trace, GTX, trace.peak_load * share // 100, queue=True)
+            capuchin(trace, GTX, trace.peak_live_bytes * share // 100, queue=True)
         except (Infeasible, NotReached):
             return f"{least} %"
         least = share
@@ -64,7 +64,8 @@ def main() -> None:
     print(f"\nTENSILE, then without pinned memory\n\n{columns([['trace', *heads, *heads], *rows])}")
     planner = partial(capuchin, queue=True)
     rows = [
-        [name, lowest(t), *(overhead(t, planner, t.peak_load * x // 100) for x in (60, 50, 40))] for name, t in traces
+        [name, lowest(t), *(overhead(t, planner, t.peak_live_bytes * x // 100) for x in (60, 50, 40))]
+        for name, t in traces
     ]
     print(f"\nCapuchin, queue=True\n\n{columns([['trace', 'lowest', '60 %', '50 %', '40 %'], *rows])}")
 

@@ -54,7 +54,7 @@ def clocks() -> None:
         for name, options in {
             "free": {},
             "placed": {"placement": stacked(trace)},
-            "capacity": {"capacity": trace.peak_load},
+            "capacity": {"capacity": trace.peak_live_bytes},
         }.items():
             done = simulate(trace, MACHINE, **options).first + 1  # type: ignore[arg-type]
             seconds = median(lambda t=trace, o=options: simulate(t, MACHINE, **o), 3)  # type: ignore[misc]
@@ -69,7 +69,7 @@ def hosted() -> None:
         for name, placement, capacity in (
             ("free", None, None),
             ("placed", stacked(trace), None),
-            ("capacity", None, trace.peak_load),
+            ("capacity", None, trace.peak_live_bytes),
         ):
             for host_ns in (1e3, 2e5):
                 whole, loop = kept(trace, placement, capacity, host_ns)
@@ -109,7 +109,7 @@ def swapped() -> None:
     print(f"\n{'swapped':>10}{'clock':>12}{'copies':>12}{'seconds':>10}{'Mop/s':>8}")
     for n in (10_000, 30_000):
         trace = synthetic(n, SEED)
-        limit = trace.peak_load * 7 // 10
+        limit = trace.peak_live_bytes * 7 // 10
         after = autoswap(trace, MACHINE, limit, score="wdoa", threshold=2**16).apply(trace)
         for name, options in {"placed": {"placement": best_fit(after)}, "capacity": {"capacity": limit}}.items():
             done = simulate(after, MACHINE, **options).first + 1  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def million(path: str) -> None:
     begin = time.perf_counter()
     trace = read(path)
     seconds = time.perf_counter() - begin
-    line = simulate(trace, MACHINE, capacity=trace.peak_load)
+    line = simulate(trace, MACHINE, capacity=trace.peak_live_bytes)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"\n{trace.n} ops, {len(trace.buffers)} buffers: read in {seconds:.1f} s, one iteration {line.makespan} ns, ")
     print(f"peak memory of the process {peak:.2f} GiB")

@@ -53,7 +53,7 @@ def extreme(layers: int, seed: int) -> Trace:
 
 def measured(tasks: Sequence[Task], machine: Machine, goal: str) -> tuple[float, list[Scheduled]]:
     """Return CPU seconds and the schedule."""
-    whole = sum(task.trace.peak_load for task in tasks)
+    whole = sum(task.trace.peak_live_bytes for task in tasks)
     capacity = whole if goal == "least" else whole * int(goal.split()[0]) // 100
     call, best = partial(schedule, tasks, machine, capacity, **GOALS[goal]), float("inf")
     for _ in range(3):
@@ -71,7 +71,7 @@ def line(trace: Trace, machine: Machine, copies: int, goals: Iterable[str] = GOA
         seconds, found = measured(tasks, machine, goal)
         swaps = sum(len(job.plan.swaps) for job in found)
         again = sum(len(job.plan.decisions) for job in found) - swaps
-        reached = sum(job.peak for job in found) / (copies * trace.peak_load)
+        reached = sum(job.peak for job in found) / (copies * trace.peak_live_bytes)
         part = seconds / (int(ns.sum()) / 1e9)
         cells = f"{goal:>7}{reached:>9.1%}{swaps:>8}{again:>9}{seconds:>10.3f}{part:>12.2f}"
         print(f"{trace.name[:24]:24}{trace.n:>8}{copies:>6}{cells}", flush=True)

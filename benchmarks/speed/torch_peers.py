@@ -115,7 +115,7 @@ def of_peer(net: Net, peer: Peer, machine: Machine) -> tuple[Row, Trace]:
             step()
 
     peak = profiled(run, names_of(trace), BESIDES)["step 1"].held
-    row = Row(peer.name, peak, cpu, moved[OUT], moved[BACK], *by_clock(told, machine, told.peak_load), losses)
+    row = Row(peer.name, peak, cpu, moved[OUT], moved[BACK], *by_clock(told, machine, told.peak_live_bytes), losses)
     return row, trace
 
 

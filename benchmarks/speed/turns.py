@@ -35,13 +35,16 @@ def main() -> None:
     machine = Machine.named("v100")
     for net in NETS.split():
         trace = read(SHARED / "traces" / f"{net}.json.gz")
-        job = partition(trace, machine, trace.peak_load // GROUPS)
-        pipe = pipeline([job, job], int(LIMIT * trace.peak_load))
+        job = partition(trace, machine, trace.peak_live_bytes // GROUPS)
+        pipe = pipeline([job, job], int(LIMIT * trace.peak_live_bytes))
         two = together(pipe, machine).trace
         (one, _), (pair, syncs), (always, _) = least(MultiStream, trace), least(MultiStream, two), least(Hasty, two)
         offline = best_fit(two).ratio(two)
         cells = f"{one:>14.2f}{pair:>14.2f}{syncs:>14.1f}{pipe.period:>14}{always:>14.2f}{offline:>14.2f}"
-        print(f"{net:22}{human(trace.peak_load):>12}{two.peak_load / trace.peak_load:>6.2f}{cells}", flush=True)
+        print(
+            f"{net:22}{human(trace.peak_live_bytes):>12}{two.peak_live_bytes / trace.peak_live_bytes:>6.2f}{cells}",
+            flush=True,
+        )
 
 
 def least(make: type[MultiStream], trace: Trace) -> tuple[float, float]:
@@ -49,7 +52,7 @@ def least(make: type[MultiStream], trace: Trace) -> tuple[float, float]:
     low, high, syncs = STEP - 1, 2 * STEP, 0.0
     while high - low > 1:
         middle = (low + high) // 2
-        pool = make(capacity=trace.peak_load * middle // STEP, allow_growth=False)
+        pool = make(capacity=trace.peak_live_bytes * middle // STEP, allow_growth=False)
         try:
             replay(trace, pool)
         except MemoryError:

@@ -40,7 +40,7 @@ def peaks(trace: Trace) -> list[str]:
     names = Counter(part for op in done for part in workspaces.offers(trace, op)[0].name.split(" + "))
     chosen = ", ".join(f"{name} {count}" for name, count in names.most_common())
     largest = int(fastest.buffers.size[len(trace.buffers) :].max(initial=0))
-    loads = [f"{t.peak_load / 1e6:.1f}" for t in (trace, fastest, small)]
+    loads = [f"{t.peak_live_bytes / 1e6:.1f}" for t in (trace, fastest, small)]
     cells = [str(len(done)), *loads, f"{largest / 1e6:.1f}", f"{slower:+.2%}", f"{seconds * 1e3:.0f}", chosen]
     return [trace.name, *cells]
 
@@ -62,9 +62,9 @@ def paper(trace: Trace) -> list[str]:
     them; its layers hold their workspaces for good.
     """
     singa = as_singa(trace)
-    found = [t.peak_load for t in (trace, workspaces.add(trace), singa, workspaces.add(singa))]
+    found = [t.peak_live_bytes for t in (trace, workspaces.add(trace), singa, workspaces.add(singa))]
     last = sum(b.size for b in trace.buffers if b.kind == GRADIENT)
-    found += [found[-1] + last, singa.peak_load + last + held(singa)]
+    found += [found[-1] + last, singa.peak_live_bytes + last + held(singa)]
     want = PAPER.get(trace.name, 0)
     cells = [f"{peak / 1e6:.0f}" + (f" ({peak / 1e6 / want - 1:+.1%})" if want else "") for peak in found]
     return [trace.name, *cells, str(want or "")]

@@ -52,7 +52,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
 
         if "operators" in parts:
             results["operators"] += paper.trade_off(trace, machine, ratios)
-        case = pipeline.Case.of(trace, machine, load=trace.peak_load)
+        case = pipeline.Case.of(trace, machine, load=trace.peak_live_bytes)
         study = papers.autoswap.Study(case, own, progress, tell, partial(rebatch, trace), not args.no_check)
         if {"steps", "breakdown", "reductions"} & {*parts}:
             found += paper.steps(study, ratios)

@@ -75,8 +75,8 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     if "lowest_limits" in parts or "table2" in parts:
         tell_bound(machine)
     for bare, rule, trace, limits in progress.over([(*way, _limits(args, way[-1])) for way in ways]):
-        own = (LITTLE if args.quick else {}) | own_options(args, planners, trace.peak_load)
-        case = pipeline.Case.of(trace, machine, load=trace.peak_load)
+        own = (LITTLE if args.quick else {}) | own_options(args, planners, trace.peak_live_bytes)
+        case = pipeline.Case.of(trace, machine, load=trace.peak_live_bytes)
         failed = None if len(planners) == 1 else partial(_fail, failures, trace.name, args.traceback)
         again = partial(rebatched, bare, rule)
         study = papers.autoswap.Study(case, own, progress, tell, again, not args.no_check, failed)
@@ -154,7 +154,7 @@ def _lowest_limits(study: Study, planners: Planners, step: float, rounds: int) -
 
 def _limits(args: argparse.Namespace, trace: gpumem.Trace) -> list[int]:
     text = args.limits if args.limits is not None else FEW if args.quick else LIMITS
-    return [amount(part, trace.peak_load, "--limits") for part in text.split(",")]
+    return [amount(part, trace.peak_live_bytes, "--limits") for part in text.split(",")]
 
 
 def _factors(args: argparse.Namespace) -> list[float]:

@@ -87,7 +87,7 @@ def _rows(
     progress: Progress,
 ) -> Iterator[Row]:
     """A row a planner that gets there."""
-    limit = int(part * trace.peak_load)
+    limit = int(part * trace.peak_live_bytes)
     for name, planner in planners.items():
         progress(f"{trace.name} at {part:.0%}: {name}")
         try:

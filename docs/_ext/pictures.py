@@ -99,7 +99,7 @@ def front(folder: Path) -> list[Path]:
 def shows() -> str:
     """Say what the front page's picture shows, in figures."""
     before, after = planned().before.trace, planned().trace
-    return f"peak load {before.peak_load}, planned {after.peak_load}, limit {planned().pool} bytes"
+    return f"peak load {before.peak_live_bytes}, planned {after.peak_live_bytes}, limit {planned().pool} bytes"
 
 
 @cache
@@ -197,7 +197,7 @@ def waterwave_halves(ax: Axes) -> None:
 
 def _both(ax: Axes, name: str) -> None:
     made = made_by("papers/waterwave.md")
-    both, alone = made["rounds"][name], made["job"].peak_load / 2**30
+    both, alone = made["rounds"][name], made["job"].peak_live_bytes / 2**30
     trace, n = both.trace, both.trace.n
     second = trace.buffers.of >= both.buffers[1]
     held = [_load_of(trace, mine) / 2**30 for mine in (~second, second)]
@@ -210,7 +210,7 @@ def _both(ax: Axes, name: str) -> None:
 def _load_of(trace: gpumem.Trace, mine: Any) -> Any:
     """The load of some of the buffers."""
     buffers = trace.buffers
-    return replace(trace, buffers=replace(buffers, size=np.where(mine, buffers.size, 0))).load()
+    return replace(trace, buffers=replace(buffers, size=np.where(mine, buffers.size, 0))).live_bytes()
 
 
 @picture()

@@ -85,7 +85,7 @@ def ends_well(name: str, trace: Trace, target: Machine, limit: int) -> bool:
         assert stop.needs == floor(trace)[1] > limit
         return False
     except NotReached as stop:
-        assert max(floor(trace)[1], limit + 1) <= stop.reached <= trace.peak_load
+        assert max(floor(trace)[1], limit + 1) <= stop.reached <= trace.peak_live_bytes
         return False
     held(trace, target, plan, limit)
     return True
@@ -94,7 +94,7 @@ def ends_well(name: str, trace: Trace, target: Machine, limit: int) -> bool:
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 def test_every_planner_ends_by_its_deadline_wherever_it_comes(name: str, clock: Callable[[float], Clock]) -> None:
     trace = net()
-    limit = trace.peak_load * 3 // 4
+    limit = trace.peak_live_bytes * 3 // 4
     whole = clock(math.inf)
     there = ends_well(name, trace, GTX, limit)
     assert whole.looks > 1, f"{name} never looks at the clock"
@@ -105,15 +105,15 @@ def test_every_planner_ends_by_its_deadline_wherever_it_comes(name: str, clock: 
     clock(1)
     with pytest.raises(NotReached, match=LATE) as stop:
         PLANNERS[name](trace, GTX, limit, seconds=1.0)
-    assert stop.value.reached == trace.peak_load  # nothing was done yet
+    assert stop.value.reached == trace.peak_live_bytes  # nothing was done yet
 
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 @given(data=st.data())
 def test_any_deadline_leaves_a_valid_plan(name: str, data: st.DataObject) -> None:
     trace, target = data.draw(traces()), machine_of(data, pinned=data.draw(st.sampled_from([20, 10_000])))
-    assume(trace.peak_load > 1)
-    limit = data.draw(st.integers(1, trace.peak_load))
+    assume(trace.peak_live_bytes > 1)
+    limit = data.draw(st.integers(1, trace.peak_live_bytes))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear, "ask", solved_here)
         patch.setattr(work, "now", Clock(data.draw(st.integers(0, 60))))
@@ -136,7 +136,7 @@ def test_every_placer_that_goes_on_ends_by_its_deadline(name: str, clock: Callab
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
 def test_seconds_that_are_none_are_refused(planner: Callable[..., object], seconds: float) -> None:
     trace = hill(1, 2)
-    rest = (GTX, trace.peak_load) if planner in PLANNERS.values() else ()
+    rest = (GTX, trace.peak_live_bytes) if planner in PLANNERS.values() else ()
     with pytest.raises(ValueError, match=f"seconds: {seconds} must be positive"):
         planner(trace, *rest, seconds=seconds)
 
@@ -144,8 +144,8 @@ def test_seconds_that_are_none_are_refused(planner: Callable[..., object], secon
 def test_without_seconds_nobody_looks_at_the_clock(clock: Callable[[float], Clock]) -> None:
     trace, seen = net(), clock(0)
     for name in ("autoswap", "search", "tensile"):
-        PLANNERS[name](trace, GTX, trace.peak_load * 3 // 4, **SMALL.get(name, {}))
-    gpumem.plan(trace, GTX, pool=trace.peak_load * 3 // 4)
+        PLANNERS[name](trace, GTX, trace.peak_live_bytes * 3 // 4, **SMALL.get(name, {}))
+    gpumem.plan(trace, GTX, pool=trace.peak_live_bytes * 3 // 4)
     assert seen.looks == 0
 
 
@@ -155,7 +155,7 @@ def test_the_lowest_limit_is_what_was_found_by_then(clock: Callable[[float], Clo
         clock(k)
         plan, limit = lowest(trace, GTX, effort=1e-6, seconds=1.0)
         held(trace, GTX, plan, limit)
-        assert limit <= trace.peak_load
+        assert limit <= trace.peak_live_bytes
 
 
 @pytest.mark.parametrize("goal", [{"pool": "80%"}, {"load": "80%"}])
@@ -175,7 +175,9 @@ def test_the_main_job_ends_by_its_deadline(planner: str, goal: dict[str, str], c
             assert LATE in str(stop) and stop.reached > stop.limit
             ends.add("late")
         else:
-            assert found.placement.height <= found.pool if found.pool else found.trace.peak_load <= (found.load or 0)
+            assert (
+                found.placement.height <= found.pool if found.pool else found.trace.peak_live_bytes <= (found.load or 0)
+            )
             assert "are left" in found.checked.left_out["timeline"] or found.checked.left_out["timeline"] == LATE
             ends.add("planned")
     assert ends == {"late", "planned"}

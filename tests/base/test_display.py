@@ -213,7 +213,7 @@ def test_plans_placements_and_timelines_become_tables() -> None:
     assert "issued_ns" not in line and planned().placed[0].issued is None
     both = planned().to_pandas()
     assert both.index.tolist() == ["before", "after"]
-    assert both.loc["after", "peak_load_bytes"] == planned().trace.peak_load
+    assert both.loc["after", "peak_live_bytes"] == planned().trace.peak_live_bytes
     assert both.loc["before", "copied_out_bytes"] == 0 < both.loc["after", "copied_out_bytes"]
 
 

@@ -17,7 +17,7 @@ HURRY = """
 from gpumem import Machine, io
 from gpumem.swap import PLANNERS
 trace = io.bundled("vgg16")
-print(PLANNERS["autoswap"](trace, Machine.named("gtx1080ti"), trace.peak_load * 7 // 10, seconds=0.5))
+print(PLANNERS["autoswap"](trace, Machine.named("gtx1080ti"), trace.peak_live_bytes * 7 // 10, seconds=0.5))
 """
 
 

@@ -184,7 +184,7 @@ def runs(draw: st.DrawFn) -> tuple[dict[str, Trace], Machine, int, float, Log]:
         Job(name, trace, draw(st.sampled_from([0, 0, 0, 9, 70])), draw(st.integers(1, 3)))
         for name, trace in zip("abc", own)
     ]
-    turns = {id(t): [Scheduled(Plan(), t.peak_load), *draw(st.lists(scheduled(t), max_size=2))] for t in own}
+    turns = {id(t): [Scheduled(Plan(), t.peak_live_bytes), *draw(st.lists(scheduled(t), max_size=2))] for t in own}
     least, most = (sum(choose(s.peak for s in few) for few in turns.values()) for choose in (min, max))
     capacity = max(1, draw(st.sampled_from([least, (least + most) // 2, most])))
     machine, slowdown = tiny_machine(duplex=draw(st.booleans())), draw(st.sampled_from([0.0, 0.0, 1.0, 0.3]))
@@ -199,7 +199,7 @@ def scheduled(draw: st.DrawFn, trace: Trace) -> Scheduled:
     plan = draw(plans(trace))
     delay = st.just(0) | st.integers(0, 60)
     delays = draw(st.lists(st.tuples(delay, delay), min_size=len(plan.decisions), max_size=len(plan.decisions)))
-    return Scheduled(plan, plan.apply(trace).peak_load, tuple(delays))
+    return Scheduled(plan, plan.apply(trace).peak_live_bytes, tuple(delays))
 
 
 @given(runs(), st.data())

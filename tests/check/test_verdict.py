@@ -19,8 +19,8 @@ from tests.nets import GTX, net
 
 def oracles() -> dict[str, Callable[[], None]]:
     trace = net()
-    swapped = heuristic(trace, GTX, trace.peak_load * 3 // 4).apply(trace)
-    placed, limit = best_fit(swapped), swapped.peak_load
+    swapped = heuristic(trace, GTX, trace.peak_live_bytes * 3 // 4).apply(trace)
+    placed, limit = best_fit(swapped), swapped.peak_live_bytes
     timeline = partial(check.timeline, swapped, duration=GTX.durations(swapped), duplex=GTX.duplex)
     return {
         "placement": lambda: check.placement(swapped, placed),

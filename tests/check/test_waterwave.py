@@ -66,7 +66,7 @@ def runs(draw: st.DrawFn) -> Ran:
         )
     )
     jobs = [Job(str(k), trace, arrival, count) for k, (trace, arrival, count) in enumerate(rows)]
-    limit = draw(st.integers(1, 1 + sum(job.trace.peak_load for job in jobs)))
+    limit = draw(st.integers(1, 1 + sum(job.trace.peak_live_bytes for job in jobs)))
     way = draw(st.sampled_from([*WAYS]))
     weighted = way in ("waterwave", "temporal") and draw(st.booleans())
     weights = [draw(st.integers(1, 3)) for _ in jobs] if weighted else None
@@ -85,7 +85,7 @@ def test_whatever_jobs_do_their_log_is_right(ran: Ran):
 def test_two_of_each_recorded_job(path: str, way: str):
     trace = bundled(path) if path in BUNDLED else read(path)
     jobs = [Job("a", trace, iterations=3), Job("b", trace, iterations=2)]
-    Ran.of(jobs, int(1.3 * trace.peak_load), WAYS[way]).judge()
+    Ran.of(jobs, int(1.3 * trace.peak_live_bytes), WAYS[way]).judge()
 
 
 @given(runs(), st.data())
@@ -124,7 +124,7 @@ def two() -> Ran:
     """Two jobs in pairs of node groups, three iterations and two."""
     trace = bundled("vgg16")
     jobs = [Job("a", trace, iterations=3), Job("b", trace, iterations=2)]
-    return Ran.of(jobs, int(1.5 * trace.peak_load))
+    return Ran.of(jobs, int(1.5 * trace.peak_live_bytes))
 
 
 def find(ran: Ran, **want: object) -> tuple[GroupRun, list[GroupRun]]:
@@ -208,7 +208,7 @@ def test_the_events_have_the_same_iterations(two: Ran):
 
 def test_a_turn_belongs_to_one_pipeline():
     trace = bundled("vgg16")
-    ran = Ran.of([Job("a", trace, iterations=6), Job("b", trace, 40_000_000, 2)], int(1.5 * trace.peak_load))
+    ran = Ran.of([Job("a", trace, iterations=6), Job("b", trace, 40_000_000, 2)], int(1.5 * trace.peak_live_bytes))
     assert len(ran.log.pipelines) == 3
     ran.judge()
     first, second, third = ran.log.pipelines
@@ -226,7 +226,7 @@ def test_hosts_that_take_time():
     trace = bundled("vgg16")
     jobs = [Job("a", trace, iterations=3), Job("b", trace, iterations=2)]
     slow = MACHINE.with_(host_ns=200_000.0)
-    ran = Ran.of(jobs, int(1.5 * trace.peak_load), machine=slow)
+    ran = Ran.of(jobs, int(1.5 * trace.peak_live_bytes), machine=slow)
     ran.judge(hosts=True)
     with objects("start", "starts at"):
         ran.judge()

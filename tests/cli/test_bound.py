@@ -15,13 +15,13 @@ from tests.nets import PEAK
 def test_bound_prints_json(cli: Cli, net_file: Path, bounded: None) -> None:
     row = cli("bound", net_file, "--json").json
     assert row.pop("seconds") >= 0
-    assert row == {"trace": "net", "machine": "gtx1080ti", "peak_load": PEAK, "zero_stall_limit": PEAK // 2}
+    assert row == {"trace": "net", "machine": "gtx1080ti", "peak_live_bytes": PEAK, "zero_stall_limit": PEAK // 2}
     row = cli("bound", net_file, "--load-limit", "40%", "--machine", "v100", "--json").json
     assert row.pop("seconds") >= 0
     assert row == {
         "trace": "net",
         "machine": "v100",
-        "peak_load": PEAK,
+        "peak_live_bytes": PEAK,
         "zero_stall_limit": PEAK // 2,
         "load_limit": PEAK * 4 // 10,
         "least_stall_ns": 10**6,
@@ -42,7 +42,7 @@ def test_bound_prints_a_table(cli: Cli, net_file: Path, bounded: None) -> None:
 def test_a_real_bound(cli: Cli) -> None:
     trace = gpumem.bundled("mlp3")
     row = cli("bound", "mlp3", "--json").json
-    assert 0.9 * trace.peak_load < row["zero_stall_limit"] <= trace.peak_load == row["peak_load"]
+    assert 0.9 * trace.peak_live_bytes < row["zero_stall_limit"] <= trace.peak_live_bytes == row["peak_live_bytes"]
 
 
 def test_a_bound_takes_no_longer_than_it_may(cli: Cli) -> None:

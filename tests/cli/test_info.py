@@ -34,9 +34,9 @@ def test_info_prints_rows_of_json(cli: Cli, net_file: Path, bare_file: Path, tmp
     recorded, bare, swapped = rows
     assert recorded["file"] == str(net_file)
     assert (recorded["ops"], recorded["steps"], recorded["buffers"], recorded["persistent"]) == (10, 10, 9, 4)
-    assert (recorded["peak_load"], recorded["peak_op"]) == (PEAK, 4)
-    assert recorded["at_the_peak"] == {"activation": 16 * MIB, "param": 4 * MIB, "input": 4 * MIB}
-    assert (bare["ops"], bare["steps"], bare["streams"], bare["peak_load"]) == (0, 3, [], 9)
+    assert (recorded["peak_live_bytes"], recorded["peak_op"]) == (PEAK, 4)
+    assert recorded["peak_by_kind"] == {"activation": 16 * MIB, "param": 4 * MIB, "input": 4 * MIB}
+    assert (bare["ops"], bare["steps"], bare["streams"], bare["peak_live_bytes"]) == (0, 3, [], 9)
     assert swapped["host_buffers"] > 0 and swapped["streams"] == ["compute", "d2h", "h2d"]
     assert swapped["footprint"] <= PEAK * 3 // 4 and swapped["ratio"] >= 1
     assert "footprint" not in recorded
@@ -46,5 +46,5 @@ def test_info_counts_what_came_over_the_boundary(cli: Cli, tmp_path: Path) -> No
     trace = Trace(Buffers.make([1, 4, 2], [0, 2, 1], [3, 4, 2], kind=["a", "b", "c"]), Ops.make([], []), 3)
     write(tmp_path / "arc.json", trace)
     (row,) = cli("info", tmp_path / "arc.json", "--json").json
-    assert (row["peak_load"], row["peak_op"], row["wrapping"]) == (5, 0, 1)
-    assert row["at_the_peak"] == {"b": 4, "a": 1}
+    assert (row["peak_live_bytes"], row["peak_op"], row["wrapping"]) == (5, 0, 1)
+    assert row["peak_by_kind"] == {"b": 4, "a": 1}

@@ -18,7 +18,7 @@ GTX = Machine.named("gtx1080ti")
 
 
 def test_jobs_share_a_gpu_within_the_limit(cli: Cli) -> None:
-    peak = bundled("resnet18").peak_load
+    peak = bundled("resnet18").peak_live_bytes
     row = cli("jobs", "resnet18", "resnet18", "--limit", "80%", "--iterations", "12", "--json").json
     assert row["capacity"] == 2 * peak * 80 // 100 and row["planner"] == "tensile"
     assert row["together"]["peak"] <= row["capacity"] < row["together"]["peak_unmanaged"]
@@ -80,7 +80,7 @@ def test_a_planner_that_fails_for_one_job_leaves_that_job_as_it_is(cli: Cli, mon
     broken, *others = ran.json["jobs"]
     assert ran.status == 1 and broken["error"] == "ZeroDivisionError: division by zero"
     assert [job["iterations"] for job in ran.json["jobs"]] == [3, 3, 3]
-    assert broken["budget"] == broken["peak_load"] and not any("error" in job for job in others)
+    assert broken["budget"] == broken["peak_live_bytes"] and not any("error" in job for job in others)
     told = "gpumem: resnet18_cifar_b100: picky: failed: ZeroDivisionError: division by zero; --traceback shows where"
     assert [line.startswith(told) for line in ran.err] == [True]
     ran = cli(*words, "--traceback")

@@ -36,7 +36,7 @@ def test_the_net_is_what_the_tests_below_take_it_for() -> None:
 
 
 BY_SCORE = "--planner", "autoswap"
-ISSUE_KEYS = {"peak_load", "peak_load_after", "footprint", "footprint_after", "overhead", "makespan_ns"}
+ISSUE_KEYS = {"peak_live_bytes", "peak_live_bytes_after", "footprint", "footprint_after", "overhead", "makespan_ns"}
 ISSUE_KEYS |= {"bytes_in", "bytes_out", "stalls"}
 
 
@@ -60,10 +60,10 @@ def test_plan_prints_json_with_the_keys_of_the_issue(cli: Cli, net_file: Path) -
     ran = cli("plan", net_file, "--limit", "75%", "--json")
     row = ran.json
     assert set(row) >= ISSUE_KEYS
-    assert row["peak_load"] == PEAK
-    assert row["footprint"] >= row["peak_load"]
+    assert row["peak_live_bytes"] == PEAK
+    assert row["footprint"] >= row["peak_live_bytes"]
     assert row["footprint_after"] <= row["limit"] == PEAK * 3 // 4
-    assert row["peak_load_after"] <= row["footprint_after"]
+    assert row["peak_live_bytes_after"] <= row["footprint_after"]
     assert row["bytes_out"] == row["bytes_in"] > 0
     assert row["overhead"] == row["makespan_ns"] / row["makespan_before_ns"] - 1
     assert row["makespan_before_ns"] == 10 * 10**6
@@ -95,7 +95,7 @@ def test_limits_are_bytes_units_or_percent_of_the_peak(
     else:
         assert row["limit"] is None and row["load_limit"] == size
         assert row["clock"] == "capacity"
-        assert row["peak_load_after"] <= size
+        assert row["peak_live_bytes_after"] <= size
 
 
 def test_a_limit_on_the_load_is_judged_by_the_capacity_clock(cli: Cli, net_file: Path) -> None:
@@ -108,8 +108,8 @@ def test_a_limit_on_the_load_is_judged_by_the_capacity_clock(cli: Cli, net_file:
 def test_without_a_file_it_is_the_bundled_vgg16(cli: Cli) -> None:
     row = cli("plan", "--load-limit", "70%", "--json").json
     assert row["trace"] == "vgg16_cifar_b100"
-    assert row["peak_load"] == bundled().peak_load
-    assert row["peak_load_after"] <= row["load_limit"] == bundled().peak_load * 7 // 10
+    assert row["peak_live_bytes"] == bundled().peak_live_bytes
+    assert row["peak_live_bytes_after"] <= row["load_limit"] == bundled().peak_live_bytes * 7 // 10
 
 
 @pytest.mark.parametrize("limit", [["--limit", "150%"], ["--load-limit", "100%"], ["--limit", "1TiB"], []])
@@ -123,7 +123,7 @@ def test_a_limit_that_binds_nothing_gives_a_plan_of_nothing(
     assert row["makespan_ns"] == row["makespan_before_ns"]
     assert Plan.from_json((tmp_path / "plan.json").read_bytes()) == Plan((), 10, "net")
     written = load(tmp_path / "trace.json.gz")
-    assert written.trace.load().tolist() == net().load().tolist()
+    assert written.trace.live_bytes().tolist() == net().live_bytes().tolist()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_out_writes_files_that_agree_with_each_other(
     assert trace.ops.reads.tolist() == again.ops.reads.tolist()
     assert trace.ops.writes.tolist() == again.ops.writes.tolist()
     assert trace.ops.duration.tolist() == machine.durations(again).tolist()
-    assert trace.peak_load == row["peak_load_after"]
+    assert trace.peak_live_bytes == row["peak_live_bytes_after"]
 
     assert (meta["format"], meta["n_ops"], meta["machine"]) == ("gpumem.trace/1", trace.n, "gtx1080ti")
     assert (meta["name"], meta["source"]) == ("net", "net.json")
@@ -189,7 +189,7 @@ def test_out_writes_files_that_agree_with_each_other(
     names = {e["tid"]: e["args"]["name"] for e in timeline["traceEvents"] if e["ph"] == "M"}
     assert [names[e["tid"]] for e in spans] == [op.stream for op in trace.ops]
     counters = [e["args"]["bytes"] for e in timeline["traceEvents"] if e["ph"] == "C"]
-    assert counters == trace.load().tolist()
+    assert counters == trace.live_bytes().tolist()
 
     for name in PICTURES:
         data = (folder / name).read_bytes()
@@ -294,7 +294,7 @@ def test_a_pool_and_a_load_limit_together(cli: Cli) -> None:
     row = cli("plan", "--limit", "75%", "--load-limit", "65%", "--json").json
     alone = cli("plan", "--load-limit", "65%", "--json").json
     assert row["footprint_after"] <= row["limit"] == 363354252
-    assert row["peak_load_after"] <= row["load_limit"] <= alone["load_limit"]
+    assert row["peak_live_bytes_after"] <= row["load_limit"] <= alone["load_limit"]
     assert (row["clock"], alone["clock"], alone["limit"]) == ("capacity", "capacity", None)
 
 
@@ -373,7 +373,7 @@ def test_any_trace_is_planned_or_one_line_says_why_not(
         assert set(ran.json) >= ISSUE_KEYS and ran.err == []
     else:
         assert (ran.out, len(ran.err)) == ("", 1)
-        assert status == (3 if trace.peak_load > 1 else 2)
+        assert status == (3 if trace.peak_live_bytes > 1 else 2)
 
 
 @pytest.mark.jit
@@ -408,7 +408,7 @@ def test_a_plan_that_recomputes_says_so_and_is_drawn(cli: Cli, tmp_path: Path) -
     path, out = bundled_path("resnet18"), tmp_path / "out"
     ran = cli("plan", path, "--planner", "checkpoint", "--load-limit", "80%", "--out", out)
     trace = load(path).trace
-    swapped = checkpoint(trace, GTX, trace.peak_load * 8 // 10).apply(trace)
+    swapped = checkpoint(trace, GTX, trace.peak_live_bytes * 8 // 10).apply(trace)
     told = re.search(
         r"\nrecomputed {16}(\d+) gaps by checkpoint: (\d+) ops run again, ([\d.]+) ms an iteration\n", ran.out
     )

@@ -18,7 +18,18 @@ from gpumem.trace.placement import Placement
 from tests.conftest import Cli
 from tests.nets import net
 
-ROW_KEYS = {"file", "planner", "buffers", "peak_load", "footprint", "ratio", "bound", "optimal", "seconds", "feasible"}
+ROW_KEYS = {
+    "file",
+    "planner",
+    "buffers",
+    "peak_live_bytes",
+    "footprint",
+    "ratio",
+    "bound",
+    "optimal",
+    "seconds",
+    "feasible",
+}
 
 
 def test_pool_prints_a_table(cli: Cli, net_file: Path, bare_file: Path) -> None:
@@ -41,17 +52,17 @@ def test_pool_prints_rows_of_json_for_every_file_and_planner(cli: Cli, net_file:
         assert set(row) == ROW_KEYS
         placed = PLANNERS[row["planner"]](trace, alignment=256 if len(trace.ops) else 1)
         assert row["buffers"] == len(trace.buffers)
-        assert row["peak_load"] == trace.peak_load
+        assert row["peak_live_bytes"] == trace.peak_live_bytes
         assert row["footprint"] == placed.height
-        assert row["ratio"] == placed.height / trace.peak_load
+        assert row["ratio"] == placed.height / trace.peak_live_bytes
         assert row["seconds"] >= 0 and row["feasible"] is True
-        assert row["bound"] == trace.peak_load and row["optimal"] is (placed.height == trace.peak_load)
+        assert row["bound"] == trace.peak_live_bytes and row["optimal"] is (placed.height == trace.peak_live_bytes)
 
 
 def proves(trace: Trace, *, alignment: int = 1, seed: int = 0, effort: float = 1.0) -> Placement:
     """A planner that places 100 bytes too high, and knows a bound that depends on what it was told."""
     placed = best_fit(trace, alignment=alignment)
-    return Placement(placed.offset + 100, placed.height + 100, bound=trace.peak_load + seed)
+    return Placement(placed.offset + 100, placed.height + 100, bound=trace.peak_live_bytes + seed)
 
 
 def test_a_bound_that_one_planner_proves_holds_for_all(
@@ -107,8 +118,8 @@ def test_pool_replays_through_allocators(cli: Cli, net_file: Path, bare_file: Pa
         allocator = ALLOCATORS[row["planner"]]()
         replay(trace, allocator)
         assert row["footprint"] == allocator.statistics.reserved.peak
-        assert (row["peak_load"], row["bound"]) == (trace.peak_load, trace.peak_load)
-        assert row["optimal"] is (row["footprint"] == trace.peak_load)
+        assert (row["peak_live_bytes"], row["bound"]) == (trace.peak_live_bytes, trace.peak_live_bytes)
+        assert row["optimal"] is (row["footprint"] == trace.peak_live_bytes)
     ran = cli("pool", bare_file, "--allocator", "cnmem", "--capacity", "9")
     assert [line.split()[-1] for line in ran.out.splitlines()[1:]] == ["yes", "no"]
 
@@ -206,7 +217,7 @@ def test_a_planner_that_searches_is_told_the_capacity(
     monkeypatch.setitem(PLANNERS, "asked", asked)
     for options in ([], ["--capacity", "9"], ["--capacity", "100%"]):
         cli("pool", bare_file, "--planner", "asked,first-fit", *options)  # one of them takes no target
-    assert told == [None, 9, load(bare_file).trace.peak_load]
+    assert told == [None, 9, load(bare_file).trace.peak_live_bytes]
 
 
 def test_one_planner_that_fits_is_enough(cli: Cli, bare_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +238,7 @@ def test_out_holds_the_best_placement(cli: Cli, bare_file: Path, tmp_path: Path,
     assert written.placement is not None
     check.placement(written.trace, written.placement)
     assert written.placement.height == min(row["footprint"] for row in ran.json)
-    assert written.trace.load().tolist() == original.load().tolist()
+    assert written.trace.live_bytes().tolist() == original.live_bytes().tolist()
     if name != "out.csv":
         assert written.meta["source"] == "bare.csv"
         assert written.meta["height"] == written.meta["capacity"] == 9

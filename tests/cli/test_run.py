@@ -114,7 +114,7 @@ def test_a_backend_that_forgets_a_copy_is_found_out() -> None:
             return lambda stream: None
 
     model, machine = mlp(batch=8, hidden=(8,) * 4), tiny_machine()
-    limit = model.trace.peak_load * 9 // 10
+    limit = model.trace.peak_live_bytes * 9 // 10
     plan = autoswap(model.trace, machine, limit, threshold=0, peaks="all")
     swapped = plan.apply(model.trace)
     halves = []

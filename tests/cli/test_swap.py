@@ -24,7 +24,7 @@ from tests.conftest import Cli
 from tests.files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, snapshot
 from tests.nets import GTX, MIB, PEAK, net
 
-FIGURES = ["peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds"]
+FIGURES = ["peak_live_bytes", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds"]
 KEYS = ["planner", "limit", "feasible", *FIGURES]
 BOUND = ["least_ns", "recompute", "not_for"]
 pytestmark = pytest.mark.usefixtures("bounded")  # what is bounded in earnest takes a process of its own
@@ -48,8 +48,8 @@ def test_a_row_has_exactly_these_keys(cli: Cli, net_file: Path, table: object, o
     }
     for row in (first, third):
         assert row["feasible"] is True
-        assert all(type(row[key]) is int for key in ("limit", "peak_load", "footprint", "bytes_out", "bytes_in"))
-        assert row["peak_load"] <= row["limit"] == PEAK * 3 // 4
+        assert all(type(row[key]) is int for key in ("limit", "peak_live_bytes", "footprint", "bytes_out", "bytes_in"))
+        assert row["peak_live_bytes"] <= row["limit"] == PEAK * 3 // 4
         assert row["bytes_out"] == row["bytes_in"] > 0
         assert row["overhead"] >= 0 and row["seconds"] >= 0
     assert lost | {"seconds": 0} == dict.fromkeys(KEYS) | {
@@ -68,7 +68,7 @@ def test_a_load_limit_is_judged_by_the_capacity_clock(cli: Cli, net_file: Path) 
     trace, limit = net(), PEAK * 60 // 100
     row, _ = cli("swap", net_file, "--load-limit", "60%", "--planner", "autoswap", "--peaks", "all", "--json").json
     swapped = autoswap(trace, GTX, limit, peaks="all").apply(trace)
-    assert row["peak_load"] == swapped.peak_load <= limit
+    assert row["peak_live_bytes"] == swapped.peak_live_bytes <= limit
     assert row["footprint"] == best_fit(swapped).height
     cost = simulate(swapped, GTX, capacity=limit).overhead(simulate(trace, GTX))
     assert row["overhead"] == cost > 0
@@ -88,7 +88,7 @@ def test_a_pool_is_judged_by_the_placed_clock(cli: Cli, net_file: Path) -> None:
 def test_a_limit_that_binds_nothing_costs_nothing(cli: Cli, net_file: Path) -> None:
     for option in ("--limit", "--load-limit"):
         row, _ = cli("swap", net_file, option, "1GiB", "--planner", "autoswap", "--json").json
-        assert (row["overhead"], row["bytes_out"], row["bytes_in"], row["peak_load"]) == (0.0, 0, 0, PEAK)
+        assert (row["overhead"], row["bytes_out"], row["bytes_in"], row["peak_live_bytes"]) == (0.0, 0, 0, PEAK)
 
 
 def test_swap_prints_a_table(cli: Cli, net_file: Path, table: object) -> None:
@@ -147,15 +147,17 @@ def test_a_load_limit_says_which_plans_take_a_larger_pool(cli: Cli) -> None:
         assert f"{told} {those} (footprint); --limit plans for a pool." in cli(*args, planners).out
     assert "As one pool" not in cli(*args, "vdnn-all").out
     mlp = cli("swap", "mlp3", "--load-limit", "100%", "--planner", "heuristic")  # it fits
-    assert f"load: {exact(gpumem.bundled('mlp3').peak_load)} of live bytes" in mlp.out and "fits already" in mlp.out
+    assert (
+        f"load: {exact(gpumem.bundled('mlp3').peak_live_bytes)} of live bytes" in mlp.out and "fits already" in mlp.out
+    )
     assert "As one pool" not in cli("swap", "vgg16", "--limit", "70%", "--planner", "vdnn-all").out
 
 
 def test_without_a_file_it_is_the_bundled_vgg16_and_names_do(cli: Cli) -> None:
-    limit = gpumem.bundled("vgg16").peak_load * 7 // 10
+    limit = gpumem.bundled("vgg16").peak_live_bytes * 7 // 10
     assert cli("swap", "--load-limit", "70%", "--planner", "autoswap", "--json").json[0]["limit"] == limit
     mlp = cli("swap", "mlp3", "--load-limit", "100%", "--planner", "autoswap", "--json").json
-    assert mlp[0]["limit"] == gpumem.bundled("mlp3").peak_load
+    assert mlp[0]["limit"] == gpumem.bundled("mlp3").peak_live_bytes
 
 
 def test_options_go_to_the_planners_that_take_them(cli: Cli, net_file: Path, table: object) -> None:
@@ -192,9 +194,9 @@ def test_out_writes_a_folder_for_each_planner(
         assert {p.name for p in mine.iterdir()} == FILES | PICTURES
         written = load(mine / "trace.json.gz")
         assert written.placement is not None and written.placement.height == row["footprint"]
-        assert written.trace.peak_load == row["peak_load"]
+        assert written.trace.peak_live_bytes == row["peak_live_bytes"]
         plan = Plan.from_json((mine / "plan.json").read_bytes())
-        assert plan.apply(net()).peak_load == row["peak_load"]
+        assert plan.apply(net()).peak_live_bytes == row["peak_live_bytes"]
         line = simulate(written.trace, GTX, written.placement)
         assert written.meta["makespan_ns"] == line.makespan
         check.everything(net(), written.trace, written.placement, line, GTX)

@@ -13,7 +13,7 @@ from gpumem.trace.placement import Placement
 def planned(name: str, percent: int = 70) -> tuple[Trace, Placement, Trace, Placement]:
     """A bundled trace and its plan, shrunk: unswapped and swapped, each with a placement."""
     trace = bundled(name)
-    swapped = autoswap(trace, Machine.named("gtx1080ti"), trace.peak_load * percent // 100).apply(trace)
+    swapped = autoswap(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes * percent // 100).apply(trace)
     return *scaled(trace, best_fit(trace)), *scaled(swapped, best_fit(swapped))
 
 

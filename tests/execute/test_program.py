@@ -79,7 +79,7 @@ def test_a_real_plan_in_random_orders(name: str) -> None:
 
 def at_70_percent(trace: Trace) -> Plan:
     """AutoSwap at 70 % of the peak load, or at the lowest limit that is feasible at all."""
-    machine, limit = Machine.named("gtx1080ti"), trace.peak_load * 70 // 100
+    machine, limit = Machine.named("gtx1080ti"), trace.peak_live_bytes * 70 // 100
     try:
         return autoswap(trace, machine, limit)
     except (Infeasible, NotReached) as stop:

@@ -70,7 +70,7 @@ class Plan(SimpleNamespace):
 def plan() -> Plan:
     """A small training step at 60 % of its peak load; every byte stands for 256."""
     trace = mlp(batch=64, hidden=(64,) * 4).trace
-    limit, options = trace.peak_load * 60 // 100, {"threshold": 0, "peaks": "all"}
+    limit, options = trace.peak_live_bytes * 60 // 100, {"threshold": 0, "peaks": "all"}
     swapped = autoswap(trace, Machine.named("gtx1080ti"), limit, **options).apply(trace)
     whole, there = scaled(trace, best_fit(trace))
     small, placement = scaled(swapped, best_fit(swapped))

@@ -51,7 +51,7 @@ def left(model: Model, trace: Trace, placer: Any = best_fit, **options: Any) -> 
 def check_models_at_their_lowest_limit_have_the_bits_of_the_run_without_a_plan() -> None:
     for name in MODELS:
         model, swapped = built(name)
-        assert swapped.peak_load < model.trace.peak_load
+        assert swapped.peak_live_bytes < model.trace.peak_live_bytes
         want = left(model, model.trace)
         assert want[model.names["loss"]] != bytes(4)
         for way, options in WAYS.items():
@@ -66,7 +66,7 @@ def check_plans_of_every_planner_have_the_bits_of_the_run_without_one() -> None:
     missed = []
     for name in ("mlp", "residual"):
         model = built(name)[0]
-        machine, want, peak = Machine.named("gtx1080ti"), left(model, model.trace), model.trace.peak_load
+        machine, want, peak = Machine.named("gtx1080ti"), left(model, model.trace), model.trace.peak_live_bytes
         for planner in PLANNERS.values():
             quick = planner.with_known({"effort": 0.001, "evaluations": 4, "threshold": 1})
             try:
@@ -75,7 +75,7 @@ def check_plans_of_every_planner_have_the_bits_of_the_run_without_one() -> None:
             except NotReached:
                 missed.append((name, planner.name))
                 continue
-            assert swapped.peak_load < peak, (name, planner.name)
+            assert swapped.peak_live_bytes < peak, (name, planner.name)
             control.seed(3)
             assert left(model, swapped) == want, (name, planner.name)
     assert len(missed) <= len(PLANNERS) // 2, missed

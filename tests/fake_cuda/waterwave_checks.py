@@ -39,7 +39,7 @@ def models() -> list[Trace]:
 def case(what: Any, unit: int) -> tuple[list[Trace], Together, Placement, list[State]]:
     """Traces of which `unit` bytes have become one, all in one trace, its placement, what each leaves alone."""
     traces = what()
-    parts = [partition(trace, MACHINE, trace.peak_load // 8) for trace in traces]
+    parts = [partition(trace, MACHINE, trace.peak_live_bytes // 8) for trace in traces]
     limit = int(sum(p.rest for p in parts) + 1.1 * max(p.peak - p.rest for p in parts))
     both = together(pipeline(parts, limit), MACHINE)
     assert (both.lag > 0).any()
@@ -99,7 +99,7 @@ def check_graphs_and_rounds_in_which_ops_are_left_out() -> None:
 def unscaled(alignment: int = 256) -> tuple[list[Trace], Together, Placement, list[State]]:
     """The models as they are: a pipeline that counts addresses, from two ends, and what each leaves alone."""
     traces = models()
-    parts = [partition(trace, MACHINE, trace.peak_load // 8) for trace in traces]
+    parts = [partition(trace, MACHINE, trace.peak_live_bytes // 8) for trace in traces]
     stacks = [stacked(part.trace, alignment=alignment) for part in parts]
     tall = [in_pool(part, stack) for part, stack in zip(parts, stacks)]
     limit = int(sum(p.rest for p in tall) + 1.1 * max(p.peak - p.rest for p in tall))
@@ -136,7 +136,7 @@ def right_online(memory: Any, seed: int, capacity: int) -> bool:
 
 def check_allocator_barrier_and_executor_in_one_run() -> None:
     _, both, placed, _ = unscaled()
-    capacity = 4 * both.trace.peak_load
+    capacity = 4 * both.trace.peak_live_bytes
     for seed in range(10):
         assert right_online(MultiStream(capacity=capacity, allow_growth=False), seed, capacity), seed
         assert right_online(placed, seed, placed.height), seed

@@ -95,7 +95,7 @@ def test_a_csv_may_be_written_in_many_ways(text: str) -> None:
 def test_the_csv_of_a_shared_trace_is_its_first_iteration(path: Path) -> None:
     trace, b = read(path), read(path).buffers
     assert trace.name == short(path)
-    assert trace.peak_load == published_peaks()[short(path)]
+    assert trace.peak_live_bytes == published_peaks()[short(path)]
     file = json.loads(gzip.decompress((path.parents[1] / f"{short(path)}.json.gz").read_bytes()))
     n = file["meta"]["iterations"][0][1]
     last = [n - 1 if row["free"] is None else row["free"] for row in file["buffers"]]
@@ -118,9 +118,9 @@ def test_the_peak_load_of_a_storage_allocation_instance_is_the_published_one(pat
     assert len(trace.buffers) == len(rows) - 1
     assert trace.buffers.name == tuple(row[rows[0].index("id")] for row in rows[1:])
     if short(path) != "input":
-        assert trace.peak_load == PEAKS[short(path)]
+        assert trace.peak_live_bytes == PEAKS[short(path)]
     else:
-        assert trace.peak_load <= 12
+        assert trace.peak_live_bytes <= 12
 
 
 CSV = "id,lower,upper,size\n"

@@ -29,7 +29,7 @@ def test_gzip_is_judged_by_content_not_by_name(tmp_path: Path) -> None:
     (tmp_path / "plain.json.gz").write_bytes(gzip.decompress(raw))
     (tmp_path / "bom.json").write_bytes(b"\xef\xbb\xbf" + gzip.decompress(raw))
     for path in tmp_path.iterdir():
-        assert read(path).peak_load == bundled("mlp3").peak_load
+        assert read(path).peak_live_bytes == bundled("mlp3").peak_live_bytes
 
 
 def test_a_bundled_trace_is_called_by_a_short_name() -> None:
@@ -145,7 +145,7 @@ def survives(data: bytes) -> None:
     except ValueError as error:
         assert "\n" not in str(error) and "in.json" in str(error)
         return
-    assert 0 <= found.trace.peak_load < 2**62
+    assert 0 <= found.trace.peak_live_bytes < 2**62
     assert len(found.trace.accesses().op) == len(found.trace.buffers)
 
 

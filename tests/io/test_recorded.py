@@ -58,7 +58,7 @@ def test_a_recording_is_read_as_its_readme_says(path: Path) -> None:
         for i in range(max(b["alloc"], lo), min(last, hi - 1) + 1):  # inclusive at both ends
             alive[i - lo].add(b["id"])
     size = {b["id"]: b["bytes"] for b in file["buffers"]}
-    assert trace.load().tolist() == [sum(size[j] for j in step) for step in alive]
+    assert trace.live_bytes().tolist() == [sum(size[j] for j in step) for step in alive]
     throughout = set.intersection(*alive)
     of = trace.buffers.of.tolist()
     made = {j for j in throughout if file["buffers"][j]["alloc"] < lo}
@@ -80,14 +80,14 @@ COLD = "resnet18_224_b32_cold3"  # its first iteration, which the figures are of
 
 @pytest.mark.parametrize("path", [p for p in shared("traces/*.json.gz") if short(p) != COLD], ids=short)
 def test_the_peak_load_of_a_shared_trace_is_the_published_one(path: Path) -> None:
-    assert read(path).peak_load == published_peaks()[short(path)]
+    assert read(path).peak_live_bytes == published_peaks()[short(path)]
 
 
 @pytest.mark.parametrize("path", shared(f"traces/{COLD}.json.gz"), ids=short)
 def test_a_cold_first_iteration_is_not_steady_the_second_is_the_last(path: Path) -> None:
     with pytest.raises(ValueError, match=r"buffer 335: made at op 165, is never freed; in a steady iteration of 723"):
         load(path, iteration=0)
-    assert load(path, iteration=1).trace.load().tolist() == read(path).load().tolist()
+    assert load(path, iteration=1).trace.live_bytes().tolist() == read(path).live_bytes().tolist()
 
 
 def test_a_buffer_of_the_previous_iteration_is_the_arc_of_its_successor() -> None:
@@ -97,7 +97,7 @@ def test_a_buffer_of_the_previous_iteration_is_the_arc_of_its_successor() -> Non
         (4, 0, 2, False, "input", 3),
         (10, 1, 4, False, "gradient", 4),
     ]
-    assert trace.load().tolist() == [24, 24, 20]
+    assert trace.live_bytes().tolist() == [24, 24, 20]
     assert trace.ops.reads.tolist() == [[2], [0, 1], [2, 0]]  # the old gradient is the new one; in place reads
     assert trace.ops.writes.tolist() == [[1], [2], [0]]
     assert trace.ops.of.tolist() == [3, 4, 5]

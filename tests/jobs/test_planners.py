@@ -35,7 +35,7 @@ def crowds(draw: st.DrawFn) -> tuple[list[Job], int]:
     least = sum(
         s.peak for s in schedule([Task(j.trace, machine.durations(j.trace), j.ratio) for j in jobs], machine, 1)
     )
-    return jobs, draw(st.integers(max(least, 1), max(sum(j.trace.peak_load for j in jobs), least, 1)))
+    return jobs, draw(st.integers(max(least, 1), max(sum(j.trace.peak_live_bytes for j in jobs), least, 1)))
 
 
 def looked_at(jobs: list[Job], machine: Machine, capacity: int, slowdown: float, planner: Planner) -> Outcome:
@@ -69,7 +69,7 @@ def test_crowds_stay_within_the_capacity_and_newcomers_get_room_soon(
 def test_bundled_jobs_save_memory_for_nothing(name: str, copies: int) -> None:
     trace = bundled(name)
     jobs = [Job(f"{name}#{k}", trace, iterations=5) for k in range(copies)]
-    capacity = copies * trace.peak_load
+    capacity = copies * trace.peak_live_bytes
     before = simulate_jobs(jobs, RTX, capacity, Policy(unmanaged), slowdown=1)
     after = looked_at(jobs, RTX, capacity, 1, partial(schedule, least=True))
     whole, each = savings(after, before)
@@ -85,23 +85,23 @@ def test_bundled_jobs_save_memory_for_nothing(name: str, copies: int) -> None:
 def test_the_predicted_peak_is_measured_to_the_byte(path: object, duplex: bool) -> None:
     trace, machine = read(path), RTX.with_(duplex=duplex)  # type: ignore[arg-type]
     (found,) = schedule([Task(trace, machine.durations(trace))], machine, 1, recompute=False)
-    ran = simulate_jobs([Job("a", trace, iterations=3)], machine, trace.peak_load, Policy(lambda *_: [found]))
-    base = simulate_jobs([Job("a", trace, iterations=3)], machine, trace.peak_load, Policy(unmanaged))
+    ran = simulate_jobs([Job("a", trace, iterations=3)], machine, trace.peak_live_bytes, Policy(lambda *_: [found]))
+    base = simulate_jobs([Job("a", trace, iterations=3)], machine, trace.peak_live_bytes, Policy(unmanaged))
     assert ran["a"].peak == (found.peak,) * 3
     assert steady(ran)["a"].ns == steady(base)["a"].ns and sum(ran["a"].passive) == 0
 
 
 @given(st.lists(tasks(), min_size=1, max_size=3), st.data())
 def test_a_planner_for_one_plans_for_several(several: list[Task], data: st.DataObject) -> None:
-    whole, machine = sum(t.trace.peak_load for t in several), tiny_machine()
+    whole, machine = sum(t.trace.peak_live_bytes for t in several), tiny_machine()
     capacity = data.draw(st.integers(1, max(whole, 1)))
     for task, found in zip(several, separately(heuristic)(several, machine, capacity), strict=True):
-        assert found.plan.apply(task.trace).peak_load == found.peak
-        assert found.peak <= max(capacity * task.trace.peak_load // max(whole, 1), 1) or not found.plan.decisions
+        assert found.plan.apply(task.trace).peak_live_bytes == found.peak
+        assert found.peak <= max(capacity * task.trace.peak_live_bytes // max(whole, 1), 1) or not found.plan.decisions
 
 
 def test_every_planner_has_a_name() -> None:
     task = Task(bundled("mlp3"), RTX.durations(bundled("mlp3")))
     assert {"tensile", "none", "capuchin", "vdnn-all", "vdnn-conv", "search"} <= set(PLANNERS)
     (found,) = PLANNERS["none"]([task], RTX, 1)
-    assert found.peak == task.trace.peak_load and found.delays == ()
+    assert found.peak == task.trace.peak_live_bytes and found.delays == ()

@@ -14,7 +14,7 @@ from gpumem import Machine
 from gpumem.base import work
 from gpumem.base.errors import NotReached
 from gpumem.base.units import fraction
-from gpumem.pipeline import Planned, among, least
+from gpumem.pipeline import Planned, compare_planners, smallest_pool
 from gpumem.pipeline.compare_planners import asking
 from gpumem.swap import Plan
 from tests.cli.planners import breaks
@@ -28,23 +28,25 @@ def test_the_cheapest_plan_counts_and_obeys_the_overhead() -> None:
     trace, machine = gpumem.bundled("vgg16"), Machine.named("gtx1080ti")
     planners = ["capuchin", "heuristic"]
     alone = {name: gpumem.plan(trace, machine, pool=300 * MIB, planner=name, check=False) for name in planners}
-    found = among(trace, machine, 300 * MIB, planners=planners)
+    found = compare_planners(trace, machine, 300 * MIB, planners=planners)
     assert [(tried.planner, tried.overhead) for tried in found.tried] == [(n, p.overhead) for n, p in alone.items()]
     best = min(alone.values(), key=lambda planned: planned.overhead)
     assert found.planned is not None and found.planned.plan == best.plan
     assert not found.planned.checked.left_out
-    assert among(trace, machine, 300 * MIB, planners=planners, overhead=best.overhead / 2).planned is None
+    assert compare_planners(trace, machine, 300 * MIB, planners=planners, overhead=best.overhead / 2).planned is None
 
 
 def test_each_cheaper_plan_is_offered_as_soon_as_it_is_there_until_it_is_enough() -> None:
     trace, machine = gpumem.bundled("vgg16"), Machine.named("gtx1080ti")
     planners, offered = ["on-demand", "vdnn-all", "on-demand-nonblocking", "vdnn-dyn", "heuristic"], list[Planned]()
-    found = among(trace, machine, load=trace.peak_load * 7 // 10, planners=planners, offer=offered.append)
+    found = compare_planners(
+        trace, machine, load=trace.peak_live_bytes * 7 // 10, planners=planners, offer=offered.append
+    )
     assert [one.planner for one in offered] == ["on-demand", "vdnn-all", "on-demand-nonblocking", "heuristic"]
     assert found.planned is not None and found.planned.plan == offered[-1].plan
-    how = {"load": trace.peak_load * 7 // 10, "planners": planners}
-    assert len(among(trace, machine, enough=inf, **how).tried) == 1
-    assert len(among(trace, machine, enough=inf, overhead=0.3, **how).tried) == 2
+    how = {"load": trace.peak_live_bytes * 7 // 10, "planners": planners}
+    assert len(compare_planners(trace, machine, enough=inf, **how).tried) == 1
+    assert len(compare_planners(trace, machine, enough=inf, overhead=0.3, **how).tried) == 2
 
 
 def test_without_an_end_a_search_looks_no_further_than_where_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,12 +54,12 @@ def test_without_an_end_a_search_looks_no_further_than_where_it_begins(monkeypat
 
     def search(trace: gpumem.Trace, machine: Machine, limit: int, *, effort: float = 1.0) -> Plan:
         told.append((effort, work.hurried()))
-        raise NotReached(trace.peak_load, limit)
+        raise NotReached(trace.peak_live_bytes, limit)
 
     monkeypatch.setitem(gpumem.swap.PLANNERS, "search", search)  # type: ignore[attr-defined]
     trace = gpumem.bundled("mlp3")
     for options in ({}, {"effort": 0.5}):
-        ask = asking(Machine.named("rtx4090"), trace.peak_load * 95 // 100, ["search"], options)
+        ask = asking(Machine.named("rtx4090"), trace.peak_live_bytes * 95 // 100, ["search"], options)
         for seconds in (5.0, None):
             assert ask(trace, seconds, lambda plan: None)[0] is False
     assert told == [(1.0, True), (0.01, False), (0.5, True), (0.5, False)]
@@ -65,13 +67,15 @@ def test_without_an_end_a_search_looks_no_further_than_where_it_begins(monkeypat
 
 def test_what_cannot_be_is_not_tried_again_and_the_least_pool_is_near() -> None:
     trace, machine = gpumem.bundled("resnet18"), Machine.named("gtx1080ti")
-    found = among(trace, machine, 60 * MIB)
+    found = compare_planners(trace, machine, 60 * MIB)
     assert found.planned is None and len(found.tried) == 1 and "the least limit that could do" in found.tried[0].why
-    lowest = least(trace, machine, 300 * MIB, planners=["vdnn-conv"], overhead=0.5)
+    lowest = smallest_pool(trace, machine, 300 * MIB, planners=["vdnn-conv"], overhead=0.5)
     assert lowest.pool is not None and lowest.pool % MIB == 0 and lowest.overhead <= 0.5
-    assert lowest.placement.height <= lowest.pool < trace.peak_load
+    assert lowest.placement.height <= lowest.pool < trace.peak_live_bytes
     step = (552 - 300) // 64 + 1
-    assert among(trace, machine, lowest.pool - step * MIB, planners=["vdnn-conv"], overhead=0.5).planned is None
+    assert (
+        compare_planners(trace, machine, lowest.pool - step * MIB, planners=["vdnn-conv"], overhead=0.5).planned is None
+    )
 
 
 @pytest.fixture
@@ -87,16 +91,16 @@ def loses(trace: gpumem.Trace, machine: Machine, limit: int) -> Plan:
 
 def test_a_planner_that_fails_costs_the_others_nothing(breaking: None) -> None:
     trace, machine = gpumem.bundled("vgg16"), Machine.named("gtx1080ti")
-    load = trace.peak_load * 7 // 10
-    found = among(trace, machine, load=load, planners=["breaks", "heuristic", "loses"])
+    load = trace.peak_live_bytes * 7 // 10
+    found = compare_planners(trace, machine, load=load, planners=["breaks", "heuristic", "loses"])
     assert found.planned is not None and found.planned.planner == "heuristic"
     first = found.tried[0]
     assert str(first) == "breaks: failed: ZeroDivisionError: division by zero"
     assert isinstance(first.error, ZeroDivisionError) and first.error.__traceback__ is not None
     with pytest.raises(ZeroDivisionError):
-        among(trace, machine, load=load, planners=["breaks", "loses"])
+        compare_planners(trace, machine, load=load, planners=["breaks", "loses"])
     with pytest.raises(ValueError, match="planner: 'foo' is unknown"):
-        among(trace, machine, load=load, planners=["heuristic", "foo"])
+        compare_planners(trace, machine, load=load, planners=["heuristic", "foo"])
 
 
 def test_a_plan_that_fails_its_check_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +113,7 @@ def test_a_plan_that_fails_its_check_gives_way_to_the_next(monkeypatch: pytest.M
         return verified(planned, *rest)
 
     monkeypatch.setattr(Planned, "verified", picky)
-    found = among(trace, machine, 350 * MIB, planners=["capuchin", "heuristic"])
+    found = compare_planners(trace, machine, 350 * MIB, planners=["capuchin", "heuristic"])
     assert found.planned is not None and found.planned.planner == "capuchin"
     assert [str(one) for one in found.tried if one.error] == [
         "heuristic: failed: RuntimeError: the result failed its own check"
@@ -118,12 +122,12 @@ def test_a_plan_that_fails_its_check_gives_way_to_the_next(monkeypatch: pytest.M
 
 def test_the_least_pool_is_found_beside_a_planner_that_fails(breaking: None) -> None:
     trace, machine = gpumem.bundled("resnet18"), Machine.named("gtx1080ti")
-    both = least(trace, machine, 300 * MIB, planners=["breaks", "vdnn-conv"], overhead=0.5)
-    assert both.pool == least(trace, machine, 300 * MIB, planners=["vdnn-conv"], overhead=0.5).pool
+    both = smallest_pool(trace, machine, 300 * MIB, planners=["breaks", "vdnn-conv"], overhead=0.5)
+    assert both.pool == smallest_pool(trace, machine, 300 * MIB, planners=["vdnn-conv"], overhead=0.5).pool
 
 
 def test_a_planner_that_comes_too_late_is_told() -> None:
-    found = among(gpumem.bundled("vgg16"), Machine.named("gtx1080ti"), 300 * MIB, seconds=1e-6)
+    found = compare_planners(gpumem.bundled("vgg16"), Machine.named("gtx1080ti"), 300 * MIB, seconds=1e-6)
     assert found.planned is None and {tried.why for tried in found.tried} == {"the time was up, more seconds may do"}
 
 
@@ -168,13 +172,13 @@ def test_what_is_wrong_beside_the_workload_is_told_without_pytorch(cli: Cli, tmp
 def test_a_load_is_a_limit_as_well_as_a_pool() -> None:
     trace, machine = gpumem.bundled("vgg16"), Machine.named("gtx1080ti")
     names = ["capuchin", "heuristic"]
-    load = trace.peak_load * 7 // 10
-    found = among(trace, machine, load=load, planners=names)
+    load = trace.peak_live_bytes * 7 // 10
+    found = compare_planners(trace, machine, load=load, planners=names)
     alone = [gpumem.plan(trace, machine, load=load, planner=name, check=False).overhead for name in names]
     assert [tried.overhead for tried in found.tried] == alone
     assert found.planned is not None and found.planned.overhead == min(alone)
-    assert found.planned.trace.peak_load <= load
-    assert among(trace, machine, load=1000, planners=names).needs > 1000
+    assert found.planned.trace.peak_live_bytes <= load
+    assert compare_planners(trace, machine, load=1000, planners=names).needs > 1000
     for limits in ({}, {"pool": load, "load": load}):
         with pytest.raises(ValueError, match="plan for one of them"):
-            among(trace, machine, **limits)
+            compare_planners(trace, machine, **limits)

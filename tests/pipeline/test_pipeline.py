@@ -302,8 +302,8 @@ def test_any_trace_is_planned_or_it_is_said_why_not(trace: Trace) -> None:
     except (Infeasible, NotReached):
         return
     except ValueError as error:
-        assert trace.peak_load <= 1 and "it must be at least 1" in str(error)
+        assert trace.peak_live_bytes <= 1 and "it must be at least 1" in str(error)
         return
-    assert found.checked == ALL and found.trace.peak_load <= found.load_limit and len(repr(found)) <= 200
+    assert found.checked == ALL and found.trace.peak_live_bytes <= found.load_limit and len(repr(found)) <= 200
     case = Case.of(trace, machine, load=found.load, alignment=1)
     assert case.line.makespan == found.before.timeline.makespan

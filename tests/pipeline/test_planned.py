@@ -20,7 +20,9 @@ def test_a_result_has_all_that_follows_from_the_plan(planned: Planned) -> None:
     trace, machine = net(), Machine.named("gtx1080ti")
     assert planned.before.placement.height == PEAK and planned.pool == PEAK * 3 // 4 and planned.load is None
     assert planned.trace is planned.after.trace and planned.placement is planned.after.placement
-    assert planned.trace.peak_load == planned.plan.apply(trace).peak_load <= planned.load_limit <= planned.pool
+    assert (
+        planned.trace.peak_live_bytes == planned.plan.apply(trace).peak_live_bytes <= planned.load_limit <= planned.pool
+    )
     check.everything(trace, planned.trace, planned.placement, planned.after.timeline, machine, limit=planned.pool)
     base = simulate(trace, machine, planned.before.placement).makespan
     assert planned.before.timeline.makespan == base
@@ -45,7 +47,7 @@ def test_what_is_saved_can_be_read_back(planned: Planned, tmp_path: Path) -> Non
     planned.save(str(tmp_path))
     assert Plan.from_json((tmp_path / "plan.json").read_text()) == planned.plan
     back = gpumem.read(tmp_path / "trace.json.gz")
-    assert back.peak_load == planned.trace.peak_load and (tmp_path / "notes.txt").read_text() == "mine"
+    assert back.peak_live_bytes == planned.trace.peak_live_bytes and (tmp_path / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("existed", [False, True])

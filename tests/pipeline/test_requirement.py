@@ -6,7 +6,7 @@ import pytest
 
 import gpumem
 from gpumem import Machine, Trace
-from gpumem.pipeline import at_the_peak, need
+from gpumem.pipeline import peak_by_kind, requirement
 from gpumem.pipeline.requirement import CONTEXT, context_of
 from gpumem.pool import Caching, replay
 from gpumem.simulator import workspaces
@@ -23,16 +23,16 @@ def reserved(trace: Trace) -> int:
 
 def test_a_step_takes_what_its_allocator_reserves_with_its_workspaces() -> None:
     trace = gpumem.bundled("vgg16")
-    found = need(trace)
-    assert (found.live, found.tensors) == (trace.peak_load, reserved(trace))
+    found = requirement(trace)
+    assert (found.live, found.tensors) == (trace.peak_live_bytes, reserved(trace))
     assert found.reserved == reserved(workspaces.add(trace)) == found.tensors + found.workspaces
-    assert need(trace, trace).workspaces == 0
-    assert found.kinds == at_the_peak(trace) and sum(size for _, size in found.kinds) == trace.peak_load
+    assert requirement(trace, trace).workspaces == 0
+    assert found.kinds == peak_by_kind(trace) and sum(size for _, size in found.kinds) == trace.peak_live_bytes
 
 
 def test_a_buffer_that_wraps_and_moves_is_reserved_for() -> None:
     trace = Trace.from_lifetimes([2 * MIB, 3 * MIB], [1, 3], [4, 6], n=4)
-    assert need(trace).reserved >= 5 * MIB
+    assert requirement(trace).reserved >= 5 * MIB
 
 
 def test_the_context_is_what_the_machine_says_or_assumed() -> None:

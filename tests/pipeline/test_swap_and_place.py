@@ -14,7 +14,7 @@ from gpumem import check
 from gpumem.base import work
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, chrome
-from gpumem.pipeline.swap_and_place import Combined, at_load, in_pool, settle
+from gpumem.pipeline.swap_and_place import Combined, at_load, in_pool, refine_limit
 from gpumem.pool import best_fit, search as pack
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline
@@ -26,27 +26,27 @@ from tests.pipeline.swapping import GTX, swap
 
 def test_the_pool_limit_holds_for_the_placement() -> None:
     trace = bundled("vgg16")
-    limit = trace.peak_load * 7 // 10
+    limit = trace.peak_live_bytes * 7 // 10
     found = in_pool(trace, limit, swap=swap, pool=best_fit)
     assert found.placement.height <= limit
-    assert found.trace.peak_load <= found.load_limit < limit  # best-fit wastes some, so the load had to sink
+    assert found.trace.peak_live_bytes <= found.load_limit < limit  # best-fit wastes some, so the load had to sink
     check.placement(found.trace, found.placement)
 
 
 @pytest.mark.jit
 def test_the_highest_load_limit_that_fits_is_taken() -> None:
     trace = bundled("vgg16")
-    limit = trace.peak_load * 7 // 10
+    limit = trace.peak_live_bytes * 7 // 10
     found = in_pool(trace, limit, swap=swap, pool=best_fit)
     tried = limit
     while tried > found.load_limit:
         assert at_load(trace, tried, swap=swap, pool=best_fit).placement.height > limit
-        tried -= trace.peak_load // 200
+        tried -= trace.peak_live_bytes // 200
 
 
 def test_a_pool_that_is_large_enough_needs_no_plan() -> None:
     trace = bundled("resnet18")
-    found = in_pool(trace, trace.peak_load * 2, swap=swap, pool=best_fit)
+    found = in_pool(trace, trace.peak_live_bytes * 2, swap=swap, pool=best_fit)
     assert found.plan.decisions == ()
     assert found.trace is trace
 
@@ -55,15 +55,15 @@ def test_a_pool_that_is_large_enough_needs_no_plan() -> None:
 def test_a_pool_too_small_is_infeasible_or_not_reached() -> None:
     trace = bundled("vgg16")
     with pytest.raises(Infeasible):
-        in_pool(trace, trace.peak_load // 10, swap=swap, pool=best_fit)
-    with pytest.raises(NotReached, match="a peak of"):
-        in_pool(trace, trace.peak_load // 4, swap=swap, pool=best_fit)
+        in_pool(trace, trace.peak_live_bytes // 10, swap=swap, pool=best_fit)
+    with pytest.raises(NotReached, match="a peak load of"):
+        in_pool(trace, trace.peak_live_bytes // 4, swap=swap, pool=best_fit)
 
     def wasteful(trace: Trace) -> Placement:
-        return Placement(best_fit(trace).offset, trace.peak_load * 2, 256)
+        return Placement(best_fit(trace).offset, trace.peak_live_bytes * 2, 256)
 
     with pytest.raises(NotReached, match="a pool of") as stop:
-        in_pool(trace, trace.peak_load // 2, swap=swap, pool=wasteful)
+        in_pool(trace, trace.peak_live_bytes // 2, swap=swap, pool=wasteful)
     assert stop.value.reached >= 2 * 141_007_120  # twice the load_min
 
 
@@ -71,14 +71,14 @@ def test_a_pool_too_small_is_infeasible_or_not_reached() -> None:
 def test_progress_is_told() -> None:
     told: list[str] = []
     trace = bundled("vgg16")
-    in_pool(trace, trace.peak_load * 7 // 10, swap=swap, pool=best_fit, progress=told.append)
+    in_pool(trace, trace.peak_live_bytes * 7 // 10, swap=swap, pool=best_fit, progress=told.append)
     assert told[0].startswith("trying a load limit of 70.0%")
     assert len(told) > 1
 
 
 def test_the_chrome_trace_has_every_op_on_its_stream(tmp_path: Path) -> None:
     trace = bundled("vgg16")
-    swapped = swap(trace, trace.peak_load * 7 // 10).apply(trace)
+    swapped = swap(trace, trace.peak_live_bytes * 7 // 10).apply(trace)
     line = simulate(swapped, GTX, best_fit(swapped))
     chrome.write(tmp_path / "line.json", swapped, line)
     written = json.loads((tmp_path / "line.json").read_text())
@@ -115,7 +115,7 @@ def _by_search(trace: Trace, load_limit: int, *, seed: int = 0, placed: bool = T
 @pytest.mark.jit
 def test_settling_finds_a_shorter_iteration_in_the_same_pool() -> None:
     trace = bundled("vgg16")
-    limit = trace.peak_load * 45 // 100
+    limit = trace.peak_live_bytes * 45 // 100
     pool = partial(pack, target=limit, effort=0)
     told: list[str] = []
 
@@ -125,19 +125,19 @@ def test_settling_finds_a_shorter_iteration_in_the_same_pool() -> None:
     first = in_pool(trace, limit, swap=swap, pool=pool)
     swaps = [partial(_by_search, seed=seed) for seed in (0, 1)]
     with work.within(progress=told.append):
-        found = settle(trace, limit, first, swaps=swaps, pool=pool, judge=judge)
-    assert found.placement.height <= limit and found.trace.peak_load <= limit
+        found = refine_limit(trace, limit, first, swaps=swaps, pool=pool, judge=judge)
+    assert found.placement.height <= limit and found.trace.peak_live_bytes <= limit
     assert judge(found).makespan < judge(first).makespan and told
     check.everything(trace, found.trace, found.placement, judge(found), GTX, limit=found.load_limit)
-    assert settle(trace, limit, first, swaps=[], pool=pool, judge=judge) is first
-    assert settle(trace, limit, first, swaps=swaps, pool=pool, judge=judge, least=2**60) is first
+    assert refine_limit(trace, limit, first, swaps=[], pool=pool, judge=judge) is first
+    assert refine_limit(trace, limit, first, swaps=swaps, pool=pool, judge=judge, least=2**60) is first
 
 
 @pytest.mark.thorough
 @pytest.mark.jit
 def test_a_plan_made_for_a_placement_runs_as_the_capacity_clock_says() -> None:
     trace = bundled("vgg16")
-    limit, base = trace.peak_load * 40 // 100, simulate(trace, GTX)
+    limit, base = trace.peak_live_bytes * 40 // 100, simulate(trace, GTX)
     over = {}
     for placed in (True, False):
         swapped = _by_search(trace, limit, placed=placed).apply(trace)

@@ -43,7 +43,7 @@ def test_two_of_them_in_antiphase_need_less_than_by_best_fit(name: str):
 
     def least(planner: Callable[[Trace], Placement]) -> float:
         height = np.array(heights(trace, planner(trace)))
-        return (height + np.roll(height, trace.n // 2)).max() / trace.peak_load
+        return (height + np.roll(height, trace.n // 2)).max() / trace.peak_live_bytes
 
     assert least(stacked) < 0.85 * least(best_fit)
 

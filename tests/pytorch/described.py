@@ -27,7 +27,7 @@ def check_equal(mine: Trace, theirs: Trace, moved: dict[str, tuple[int, str]]) -
     differ = Counter(a[0] for a, b in zip(ours, others) if a[-1] != b[-1])
     assert differ == {op: count for op, (count, why) in moved.items()}
     assert mine.peak == theirs.peak
-    assert mine.load().tolist() == theirs.load().tolist()
+    assert mine.live_bytes().tolist() == theirs.live_bytes().tolist()
     assert mine.ops.rng.tolist() == theirs.ops.rng.tolist()
     held, expected = (
         Counter((b.kind, b.size, b.shape, b.dtype, b.name * (b.kind in KEPT)) for b in trace.buffers)

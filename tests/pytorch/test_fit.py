@@ -107,7 +107,7 @@ def test_a_step_that_fits_says_what_it_takes(make: Any, card: Machine) -> None:
     found = fit(make, card, batch=64)
     assert found.fits and found.fits_planned and found.planned is None and found.limit == 56 * MIB
     trace = capture(make, batch=64)
-    assert found.need.live == trace.peak_load == sum(size for _, size in found.need.kinds)
+    assert found.need.live == trace.peak_live_bytes == sum(size for _, size in found.need.kinds)
     assert found.need.live <= found.need.reserved == found.need.tensors  # nothing here is a convolution
     assert found.makespan == gpumem.simulator.simulate(trace, card).makespan
     assert repr(found).startswith("Fit(make at batch 64 on card: fits yes, needs ")
@@ -162,7 +162,7 @@ def test_it_is_what_plan_makes_of_it_in_the_same_seconds(
     def noted(name: str) -> Any:
         def planner(trace: Any, machine: Machine, limit: int, *, seconds: float | None = None) -> Plan:
             asked.append((name, seconds or 0.0))
-            raise NotReached(trace.peak_load, limit)
+            raise NotReached(trace.peak_live_bytes, limit)
 
         return planner
 
@@ -190,7 +190,7 @@ def test_a_planner_that_fails_costs_its_own_row(cli: Cli, train: Path, monkeypat
 
 
 def test_a_limit_is_a_part_of_the_peak_load_and_at_most_what_the_machine_has(make: Any, card: Machine) -> None:
-    assert fit(make, card, limit="100%", seconds=3).limit == capture(make).peak_load
+    assert fit(make, card, limit="100%", seconds=3).limit == capture(make).peak_live_bytes
     for options, why in (
         ({"limit": "57MiB"}, "limit: 57.00 MiB is more than a card has: 56.00 MiB beside a context of 8.00 MiB"),
         ({"limit": "much"}, "limit: 'much' is not an amount"),
@@ -267,7 +267,7 @@ def test_fit_on_the_command_line(cli: Cli, train: Path, tmp_path: Path) -> None:
     plan = Plan.from_json((tmp_path / "planned" / "plan.json").read_text())
     before = io.read(tmp_path / "planned" / "captured.json.gz")
     after = io.load(tmp_path / "planned" / "trace.json.gz")
-    assert plan.apply(before).load().tolist() == after.trace.load().tolist()
+    assert plan.apply(before).live_bytes().tolist() == after.trace.live_bytes().tolist()
     assert after.placement is not None and after.placement.height <= 64 * MIB
     row = cli(*words, "--json").json
     assert row["batch"] == 8192 and not row["fits"] and row["plan"]["footprint_after"] <= 64 * MIB
@@ -286,7 +286,7 @@ def test_capture_asks_next_for_no_less_than_an_op_holds(cli: Cli, train: Path, t
     assert command == f"next: gpumem plan {out} --machine rtx4090"
     assert cli(*command.split()[2:]).status == 0
     with pytest.raises(Infeasible):
-        fits(io.read(out), io.read(out).peak_load * 90 // 100)
+        fits(io.read(out), io.read(out).peak_live_bytes * 90 // 100)
 
 
 def test_capture_writes_a_trace_that_other_commands_read(cli: Cli, train: Path, tmp_path: Path) -> None:
@@ -296,11 +296,11 @@ def test_capture_writes_a_trace_that_other_commands_read(cli: Cli, train: Path, 
     assert ran.out.splitlines()[-1] == f"next: gpumem plan {out} --limit 70% --machine rtx4090"
     mine = capture(load_make(train), batch=8192)
     read = io.read(out)
-    assert (read.name, read.n, read.load().tolist()) == ("train", mine.n, mine.load().tolist())
+    assert (read.name, read.n, read.live_bytes().tolist()) == ("train", mine.n, mine.live_bytes().tolist())
     assert read.ops.flops.tolist() == mine.ops.flops.tolist() and read.ops.module == mine.ops.module
-    assert cli("info", out, "--json").json[0]["peak_load"] == mine.peak_load
+    assert cli("info", out, "--json").json[0]["peak_live_bytes"] == mine.peak_live_bytes
     row = cli("capture", f"{train}:make", "-o", out, "--batch", 8192, "--json").json
-    assert (row["ops"], row["peak_load"], row["kept"], row["batch"]) == (mine.n, mine.peak_load, 0, 8192)
+    assert (row["ops"], row["peak_live_bytes"], row["kept"], row["batch"]) == (mine.n, mine.peak_live_bytes, 0, 8192)
 
 
 def load_make(train: Path) -> Any:

@@ -131,6 +131,6 @@ def test_planned_within_two_periods_of_the_pattern(seed: int) -> None:
     trace = device.report().trace
     assert trace is not None
     reached = not all("infeasible" in note for note in device.report().notes)
-    if trace.peak_load > limit and reached:
+    if trace.peak_live_bytes > limit and reached:
         assert told[1].kind == "planned" and told[1].op == told[0].op
     assert all(entry.kind != "deviated" or entry.op >= ops(program.calls) - len(right) for entry in told)

@@ -25,7 +25,7 @@ def test_a_model_learns_as_it_does_in_a_slab(name: str) -> None:
     run(model.trace, best_fit(model.trace), Emulator(), model.launch(reference), 3, state=placed)
     play(model.trace, model.launch(reference), device, 3, state=played)
     assert all((placed[i] == played[i]).all() for i in placed)
-    assert device.peak == model.trace.peak_load and not device.blocks
+    assert device.peak == model.trace.peak_live_bytes and not device.blocks
 
 
 @pytest.mark.jit
@@ -54,7 +54,7 @@ def test_a_trace_with_generic_ops(trace: Trace, library: object, iterations: int
     run(trace, best_fit(trace), Emulator(), GenericOp(trace, library), iterations, state=placed)
     play(trace, GenericOp(trace, library), device, iterations, state=played)
     assert all((placed[i] == played[i]).all() for i in carried(trace))
-    assert device.peak == trace.peak_load and not device.blocks
+    assert device.peak == trace.peak_live_bytes and not device.blocks
 
 
 def test_blocks_that_move_are_bound_anew() -> None:
@@ -142,7 +142,7 @@ def test_what_cannot_be_played() -> None:
     trace, device = bundled("mlp3"), Unmanaged()
     with pytest.raises(ValueError, match="iterations: 0 is below 1"):
         play(trace, None, device, 0)
-    swapped = PLANNERS["on-demand"](trace, Machine.named("gtx1080ti"), trace.peak_load * 9 // 10).apply(trace)
+    swapped = PLANNERS["on-demand"](trace, Machine.named("gtx1080ti"), trace.peak_live_bytes * 9 // 10).apply(trace)
     with pytest.raises(ValueError, match="a plan is in it"):
         play(swapped, None, device)
     with pytest.raises(ValueError, match="a bare instance cannot run"):

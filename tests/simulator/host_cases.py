@@ -87,5 +87,5 @@ def cases(draw: st.DrawFn, hosts: int = 3, *, memory: bool = True) -> Case:
     )
     which, sync = draw(st.integers(0, 2 if memory else 0)), draw(st.sampled_from([None, True, False]))
     placement = best_fit(trace, alignment=draw(st.sampled_from([1, 4]))) if which == 1 else None
-    capacity = trace.peak_load + draw(st.sampled_from([0, 0, 1, 5, 1000])) if which == 2 else None
+    capacity = trace.peak_live_bytes + draw(st.sampled_from([0, 0, 1, 5, 1000])) if which == 2 else None
     return Case(trace, machine, placement, capacity, sync)

@@ -115,8 +115,8 @@ def recorded(path: Path) -> None:
     base, machine = io.read(path), Machine.named("p100")
     for host_ns, sync in ((2e5, None), (1e3, False), (0, True)):
         there = machine.with_(host_ns=host_ns, copy_host_ns=host_ns / 10)
-        Case(base, there, None, base.peak_load, sync).check()
-    limit = max(base.peak_load * 7 // 10, floor(base)[1])
+        Case(base, there, None, base.peak_live_bytes, sync).check()
+    limit = max(base.peak_live_bytes * 7 // 10, floor(base)[1])
     for name in ("on-demand", "heuristic"):
         try:
             after = PLANNERS[name](base, machine, limit).apply(base)

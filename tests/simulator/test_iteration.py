@@ -117,13 +117,13 @@ def test_what_came_back_by_now_is_free_before_anything_starts() -> None:
     trace = Trace(Buffers.make([8] * 4, [0] * 4, [2] * 4), Ops.make([[], []], [[], []]))
     memory = Reservations.make(trace, 40)
     heap = [(5, 1), (9, 2), (5, 4), (6, 8)]
-    memory.time[:4], memory.bytes[:4] = zip(*heap)
+    memory.heap_time[:4], memory.heap_bytes[:4] = zip(*heap)
     memory.state[:] = 10, 3, 4
-    later = memory.settled(5)
+    later = memory.release_due(5)
     assert later.state.tolist() == [15, 3, 2]
-    assert list(zip(later.time[:2].tolist(), later.bytes[:2].tolist())) == [(6, 8), (9, 2)]
-    assert len(later.time) == len(later.bytes) >= 2 + 4  # room for all that an iteration gives back
-    assert later.settled(4).state.tolist() == [15, 3, 2] and later.settled(9).state.tolist() == [25, 3, 0]
+    assert list(zip(later.heap_time[:2].tolist(), later.heap_bytes[:2].tolist())) == [(6, 8), (9, 2)]
+    assert len(later.heap_time) == len(later.heap_bytes) >= 2 + 4  # room for all that an iteration gives back
+    assert later.release_due(4).state.tolist() == [15, 3, 2] and later.release_due(9).state.tolist() == [25, 3, 0]
 
 
 def test_what_is_there_before_the_first_iteration_is_reserved() -> None:
@@ -139,16 +139,19 @@ def test_what_is_there_before_the_first_iteration_is_reserved() -> None:
 
 
 FAULTS = {
-    "a blocking copy does not drain": ("if drained and drains[i] and ended[h] > clock[h]", "if False"),
-    "it drains what the device was given last": ("max(ended[h], end[i])", "end[i]"),
-    "each host has an order of its own": ("if here > last:", "if True:"),
-    "handing over takes no time": ("clock[h] + cost[i]", "clock[h]"),
-    "copies that do not block hold the host": ("end[i] if blocks[i] else", "end[i] if True else"),
-    "nothing blocks": ("end[i] if blocks[i] else", "end[i] if False else"),
-    "ops start before they are issued": ("if last > t:", "if False:"),
-    "the host's time goes for a copy's": ("COPY if until >= t else HOST", "COPY"),
-    "a copy's time goes for the host's": ("COPY if until >= t else HOST", "HOST"),
-    "a copy that blocks is forgotten": ("held[h] = end[i]", "pass"),
+    "a blocking copy does not drain": (
+        "if drains and hosts.drains[op] and hosts.ended[host] > clock[host]",
+        "if False",
+    ),
+    "it drains what the device was given last": ("max(hosts.ended[host], finish)", "finish"),
+    "each host has an order of its own": ("if launched > state[LAST]:", "if True:"),
+    "launching takes no time": ("clock[host] + hosts.cost[op]", "clock[host]"),
+    "copies that do not block hold the host": ("finish if hosts.blocks[op] else", "finish if True else"),
+    "nothing blocks": ("finish if hosts.blocks[op] else", "finish if False else"),
+    "ops start before they are issued": ("if state[LAST] > start:", "if False:"),
+    "the host's time goes for a copy's": ("COPY if state[HELD] >= start else HOST", "COPY"),
+    "a copy's time goes for the host's": ("COPY if state[HELD] >= start else HOST", "HOST"),
+    "a copy that blocks is forgotten": ("hosts.held[host] = finish", "pass"),
 }
 
 
@@ -188,7 +191,8 @@ def test_without_a_fault_the_naive_clock_has_no_objection() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_loop_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong = FAULTS[fault]
-    source = inspect.getsource(getattr(module.advance, "py_func", module.advance)).removeprefix("@jit\n")
+    loops = (module.advance, module._after_hazards, module._launch, module._go_on)
+    source = "".join(inspect.getsource(getattr(loop, "py_func", loop)).partition("\n")[2] for loop in loops)
     assert right in source
     broken = dict(vars(module))
     exec(source.replace(right, wrong), broken)

@@ -395,7 +395,7 @@ def test_durations_of_the_trace_stand_and_copies_take_the_link() -> None:
     took = np.full(trace.n, UNKNOWN)
     took[::3] = 777
     trace = replace(trace, ops=replace(trace.ops, duration=took))
-    swapped = gpumem.autoswap(trace, V100, trace.peak_load * 70 // 100).apply(trace)
+    swapped = gpumem.autoswap(trace, V100, trace.peak_live_bytes * 70 // 100).apply(trace)
     found, plain = V100.measured(Tells()).durations(swapped), V100.durations(swapped)
     copies = (swapped.ops.role == COPY_IN) | (swapped.ops.role == COPY_OUT)
     stands = copies | (swapped.ops.duration == 777)

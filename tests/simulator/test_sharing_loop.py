@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 
 import gpumem.simulator._sharing_loop as module
 from gpumem.jobs import Job, Policy, simulate_jobs, unmanaged
-from gpumem.simulator._sharing_loop import HANDED, NOW, TURN
+from gpumem.simulator._sharing_loop import LAUNCHED, NOW, TURN
 from tests.conftest import tiny_machine
 from tests.simulator.sharing_cases import SLOWDOWNS, Case, cases, streams
 
@@ -44,7 +44,7 @@ def test_a_state_has_all_that_hosts_do_from_now_on() -> None:
         column[k] = not old if column.dtype == bool else old + 1
         assert (clock._state(now) == was) == (column is x.left), "nothing runs, so that nothing is left"
         column[k] = old
-    x.state[HANDED] += 1  # the first op of the next iteration, then
+    x.state[LAUNCHED] += 1  # the first op of the next iteration, then
     row = x.issued[x.state[TURN] % len(x.issued)]
     states = []
     for issued in (now - 5, now, now + 1, now + 2):
@@ -66,18 +66,24 @@ def test_two_jobs_are_two_streams(slowdown: float) -> None:
 
 
 FAULTS = {
-    "of three kernels that run one is forgotten": ("(then - now) * rate[count]", "(then - now) * rate[min(count, 2)]"),
-    "copies slow others down": ("count += kernel[i]", "count = min(count + 1, len(rate) - 1)"),
-    "a kernel ends a nanosecond early": ("now - (-left[e] // rate[count])", "now + max(left[e] // rate[count], 1)"),
-    "work goes on at full speed": ("(then - now) * rate[count]", "(then - now) * unit"),
-    "nobody waits": ("(ended[y] <= k) if y >= 0", "False if y >= 0"),
-    "the iteration before is forgotten": ("(ended[y + n] < k)", "False"),
-    "streams drift apart": ("k >= turn + window", "k >= turn + window + 1"),
-    "ops start before they are issued": ("if at > now:", "if False:"),
-    "a copy does not drain": ("(hosts.drains[i] and x.given[h] > 0)", "False"),
-    "nothing blocks": ("x.waits[h] = hosts.blocks[i]", "pass"),
-    "handing over takes no time": ("hosts.clock[h] + hosts.cost[i]", "hosts.clock[h]"),
-    "the host goes on as of when it gave": ("hosts.clock[h] = now", "pass"),
+    "of three kernels that run one is forgotten": (
+        "(next_event - now) * rate[count]",
+        "(next_event - now) * rate[min(count, 2)]",
+    ),
+    "copies slow others down": ("count += kernel[op]", "count = min(count + 1, len(rate) - 1)"),
+    "a kernel ends a nanosecond early": (
+        "now - (-left[lane] // rate[count])",
+        "now + max(left[lane] // rate[count], 1)",
+    ),
+    "work goes on at full speed": ("(next_event - now) * rate[count]", "(next_event - now) * unit"),
+    "nobody waits": ("(ended[earlier] <= iteration) if earlier >= 0", "False if earlier >= 0"),
+    "the iteration before is forgotten": ("(ended[earlier + n_ops] < iteration)", "False"),
+    "streams drift apart": ("iteration >= turn + window", "iteration >= turn + window + 1"),
+    "ops start before they are issued": ("if issued > now:", "if False:"),
+    "a copy does not drain": ("(hosts.drains[op] and streams.given[host] > 0)", "False"),
+    "nothing blocks": ("streams.waits[host] = hosts.blocks[op]", "pass"),
+    "launching takes no time": ("hosts.clock[host] + hosts.cost[op]", "hosts.clock[host]"),
+    "the host goes on as of when it launched": ("hosts.clock[host] = now", "pass"),
 }
 
 
@@ -100,7 +106,7 @@ def objects() -> bool:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_loop_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong = FAULTS[fault]
-    loops = (module.advance, module.hand_over, module.release)
+    loops = (module.advance, module.launch, module.release)
     source = "".join(inspect.getsource(getattr(loop, "py_func", loop)).partition("\n")[2] for loop in loops)
     assert right in source
     broken = dict(vars(module))

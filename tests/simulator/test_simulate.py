@@ -174,7 +174,7 @@ def test_the_capacity_clock_is_the_naive_one(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         trace = data.draw(plans(trace)).apply(trace)
     machine = tiny_machine(duplex=data.draw(st.booleans()))
-    capacity = trace.peak_load + data.draw(st.sampled_from([0, 0, 1, 5, 1000]))
+    capacity = trace.peak_live_bytes + data.draw(st.sampled_from([0, 0, 1, 5, 1000]))
     line = simulate(trace, machine, capacity=capacity, iterations=60)
     check.timeline(trace, line, machine.durations(trace), capacity=capacity, duplex=machine.duplex)
 
@@ -183,13 +183,13 @@ def test_the_capacity_clock_is_the_naive_one(data: st.DataObject) -> None:
 def test_memory_only_ever_delays(trace: Trace) -> None:
     machine = tiny_machine()
     free = simulate(trace, machine, iterations=60)
-    tight = simulate(trace, machine, capacity=trace.peak_load, iterations=60)
+    tight = simulate(trace, machine, capacity=trace.peak_live_bytes, iterations=60)
     assert tight.makespan >= free.makespan
 
 
 @given(traces(streams=1))
 def test_one_stream_is_the_sum_of_its_durations(trace: Trace) -> None:
-    line = simulate(trace, tiny_machine(), capacity=trace.peak_load)
+    line = simulate(trace, tiny_machine(), capacity=trace.peak_live_bytes)
     assert line.makespan == trace.ops.duration.sum()
     assert not any(line.stalls.values())
 
@@ -198,7 +198,7 @@ def test_one_stream_is_the_sum_of_its_durations(trace: Trace) -> None:
 def test_stalls_and_work_fill_the_iteration(data: st.DataObject) -> None:
     trace = data.draw(traces(streams=1))
     swapped = data.draw(plans(trace)).apply(trace)
-    line = simulate(swapped, tiny_machine(), capacity=swapped.peak_load)
+    line = simulate(swapped, tiny_machine(), capacity=swapped.peak_live_bytes)
     if line.cycle:
         assert abs(sum(line.stalls.values()) + trace.ops.duration.sum() - line.makespan) <= 2  # rounding of means
 

@@ -78,7 +78,7 @@ def test_memory_over_time_is_the_naive_one(data: st.DataObject) -> None:
     trace = data.draw(handed(trace))
     costs = {"host_ns": data.draw(st.sampled_from([0, 3, 30])), "copy_host_ns": data.draw(st.sampled_from([0, 9]))}
     machine = replace(tiny_machine(duplex=data.draw(st.booleans())), **costs)
-    capacity = data.draw(st.sampled_from([None, trace.peak_load]))
+    capacity = data.draw(st.sampled_from([None, trace.peak_live_bytes]))
     sync = data.draw(st.booleans()) or not hosted(trace, machine)
     line = simulate(trace, machine, capacity=capacity, sync=sync, iterations=40)
     handing = machine.host_costs(trace)
@@ -93,9 +93,9 @@ def test_memory_over_time_is_the_naive_one(data: st.DataObject) -> None:
     peak = int(line.memory_over_time(trace)[1].max())
     tails = trace.buffers.start + trace.last_touch() + 1 < trace.buffers.end
     if line.cycle == 1:
-        assert peak <= trace.peak_load
+        assert peak <= trace.peak_live_bytes
         if not (tails & (trace.last_touch() >= 0) & ~trace.eternal & ~trace.buffers.host).any():
-            assert peak == trace.peak_load
+            assert peak == trace.peak_live_bytes
 
 
 def two() -> Trace:
@@ -155,7 +155,7 @@ def test_where_nothing_takes_time_the_peak_is_still_there() -> None:
     line = simulate(trace, tiny_machine(), sync=True)
     assert line.makespan == 0
     for freed in FREED:
-        assert max(held for _, held in steps_of(line, trace, freed)) == trace.peak_load == 20
+        assert max(held for _, held in steps_of(line, trace, freed)) == trace.peak_live_bytes == 20
 
 
 def test_a_trace_without_buffers_to_take_is_flat() -> None:
@@ -172,7 +172,7 @@ def test_what_memory_over_time_cannot_say() -> None:
     assert line.gain > 0
     with pytest.raises(ValueError, match=r"the host gains .* in every iteration, so ever more is taken; .* sync=True"):
         line.memory_over_time(trace, "completed")
-    assert 0 < line.memory_over_time(trace)[1].max() <= trace.peak_load
+    assert 0 < line.memory_over_time(trace)[1].max() <= trace.peak_live_bytes
     with pytest.raises(ValueError, match=r"freed: 'complete' is unknown; .* did you mean 'completed'"):
         line.memory_over_time(trace, "complete")
     with pytest.raises(ValueError, match="timeline: "):

@@ -21,7 +21,7 @@ COPIES = (COPY_IN, COPY_OUT)
 
 def swapped(part: float = 0.5, planner: str = "autoswap") -> tuple[Trace, Trace, int]:
     trace = bundled("vgg16")
-    limit = int(part * trace.peak_load)
+    limit = int(part * trace.peak_live_bytes)
     return trace, PLANNERS[planner](trace, MACHINE, limit).apply(trace), limit
 
 

@@ -67,9 +67,9 @@ def test_pool_planners_place_them(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(swap.PLANNERS))
 def test_swap_planners_plan_around_them(name: str) -> None:
     trace = add(net())
-    assert trace.peak_load > net().peak_load
+    assert trace.peak_live_bytes > net().peak_live_bytes
     for percent in (95, 85, 75):
-        limit = trace.peak_load * percent // 100
+        limit = trace.peak_live_bytes * percent // 100
         try:
             plan = quick(name)(trace, GTX, limit)
         except NotReached as stop:
@@ -80,7 +80,7 @@ def test_swap_planners_plan_around_them(name: str) -> None:
 
 def test_the_emulator_reads_the_same_with_them() -> None:
     larger = add(net(4, (1, 2, 4, 4)), by_hand(("mine", 1, 64)))
-    plan = swap.PLANNERS["heuristic"](larger, GTX, larger.peak_load * 8 // 10)
+    plan = swap.PLANNERS["heuristic"](larger, GTX, larger.peak_live_bytes * 8 // 10)
     moved = plan.apply(larger)
     assert plan.swaps and (larger.buffers.size[-8:] == 64).all()
     want = outcome(larger, larger, best_fit(larger), 0)
@@ -108,7 +108,9 @@ def test_all_shared_traces(path: Any) -> None:
         assert counted == pytest.approx(trace.ops.flops[op])
     larger = add(trace)
     check.placement(larger, pool.best_fit(larger))
-    assert larger.peak_load >= trace.peak_load and (larger is trace) == (len(larger.buffers) == len(trace.buffers))
+    assert larger.peak_live_bytes >= trace.peak_live_bytes and (larger is trace) == (
+        len(larger.buffers) == len(trace.buffers)
+    )
 
 
 def test_commands_add_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,17 +118,17 @@ def test_commands_add_them(capsys: pytest.CaptureFixture[str]) -> None:
     for rule in ("none", "fastest", "10%"):
         assert main(["pool", "vgg16", "--workspaces", rule, "--json"]) == 0
         told = capsys.readouterr()
-        rows[rule] = json.loads(told.out)[0]["peak_load"]
+        rows[rule] = json.loads(told.out)[0]["peak_live_bytes"]
         assert ("workspaces of 25 ops, the largest" in told.err) == (rule != "none")
     assert rows == {
-        "none": VGG.peak_load,
-        "fastest": LARGER.peak_load,
-        "10%": add(VGG, rule=VGG.peak_load // 10).peak_load,
+        "none": VGG.peak_live_bytes,
+        "fastest": LARGER.peak_live_bytes,
+        "10%": add(VGG, rule=VGG.peak_live_bytes // 10).peak_live_bytes,
     }
     assert main(["pool", "mlp3", "--workspaces", "fastest"]) == 0
     assert "mlp3_b128_sgd: no workspaces" in capsys.readouterr().err
     assert main(["plan", "vgg16", "--load-limit", "80%", "--workspaces", "64MiB", "--no-check", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["peak_load"] == add(VGG, rule=2**26).peak_load
+    assert json.loads(capsys.readouterr().out)["peak_live_bytes"] == add(VGG, rule=2**26).peak_live_bytes
 
 
 def test_a_rule_that_is_named_twice_counts_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ def stall(trace: Trace, target: Machine, swapped: Trace, capacity: int) -> float
 def fractions(trace: Trace, target: Machine, limit: int) -> F64:
     """What the program of least stall swaps of each gap, and drops, at most at any breakpoint."""
     f = relax(trace, target, stalls=True, recompute=True)
-    found = refine(f, trace.peak_load, limit, 4, 15_000).last
+    found = refine(f, trace.peak_live_bytes, limit, 4, 15_000).last
     assert found is not None
     most = np.zeros((2, len(f.w)))
     for row, column in zip(most, (found.absent, found.dropped)):
@@ -53,9 +53,9 @@ def test_no_plan_runs_without_stall_below_the_bound(data: st.DataObject) -> None
     trace = data.draw(traces(streams=data.draw(st.integers(1, 2)), max_ops=12))
     target = machine_of(data)
     bound = zero_stall_limit(trace, target)
-    assert floor(trace)[1] <= bound.limit <= bound.peak_load == trace.peak_load
+    assert floor(trace)[1] <= bound.limit <= bound.peak_live_bytes == trace.peak_live_bytes
     swapped = data.draw(plans(trace)).apply(trace)
-    capacity = max(swapped.peak_load, 1)
+    capacity = max(swapped.peak_live_bytes, 1)
     if simulate(swapped, target, capacity=capacity).stalls == {"data": 0, "copy": 0, "memory": 0}:
         assert capacity >= bound.limit
 
@@ -65,7 +65,7 @@ def test_no_plan_stalls_less_than_the_bound(data: st.DataObject) -> None:
     trace = data.draw(traces(streams=data.draw(st.integers(1, 2)), max_ops=12))
     target = machine_of(data)
     swapped = data.draw(plans(trace)).apply(trace)
-    capacity = swapped.peak_load
+    capacity = swapped.peak_live_bytes
     assume(capacity)
     assert stall(trace, target, swapped, capacity) >= least_stall(trace, target, capacity).stall_ns
 
@@ -75,7 +75,7 @@ def test_nor_does_one_that_makes_values_again(data: st.DataObject) -> None:
     trace = data.draw(st.one_of(steps(streams=1, max_layers=6), traces(streams=1, max_ops=12)))
     target = machine_of(data)
     swapped = data.draw(any_plans(trace)).apply(trace)
-    capacity = swapped.peak_load
+    capacity = swapped.peak_live_bytes
     assume(capacity)
     bound = least_stall(trace, target, capacity, recompute=True)
     assert stall(trace, target, swapped, capacity) >= bound.stall_ns
@@ -100,7 +100,7 @@ def test_what_is_allocated_early_is_in_nobodys_way_in_a_pool() -> None:
     target = Machine("m", 100, Link(0.0, 2.5), Link(0.0, 2.5), 1.0, 1.0)
     swapped = Plan.of(trace, [Swap(0, 0, 7, 1, 4, 0)]).apply(trace)
     pool = best_fit(swapped, alignment=1)
-    assert pool.height == swapped.peak_load == 8
+    assert pool.height == swapped.peak_live_bytes == 8
     assert simulate(swapped, target, pool).makespan == simulate(trace, target).makespan == 80
     assert simulate(swapped, target, capacity=8).makespan == 80 + least_stall(trace, target, 8).stall_ns == 90
     assert least_stall(trace, target, 8, placed=True).stall_ns == 0
@@ -108,7 +108,7 @@ def test_what_is_allocated_early_is_in_nobodys_way_in_a_pool() -> None:
 
 def test_while_an_op_waits_for_its_host_copies_run() -> None:
     trace, slow = bundled("mlp3"), GTX.with_(host_ns=1e6)
-    sure, limit = zero_stall_limit(trace, slow), trace.peak_load * 9 // 10
+    sure, limit = zero_stall_limit(trace, slow), trace.peak_live_bytes * 9 // 10
     assert zero_stall_limit(trace, GTX.with_(copy_host_ns=1e6)) == zero_stall_limit(trace, GTX)  # makes plans slower
     line = simulate(autoswap(trace, slow, limit, peaks="all", threshold=1).apply(trace), slow, capacity=limit)
     assert line.overhead(simulate(trace, slow)) == 0.0
@@ -122,8 +122,8 @@ def test_the_planners_keep_to_the_bound(data: st.DataObject) -> None:
     target = machine_of(data)
     _, limit = lowest(trace, target, stall=0, effort=1e-5)
     assert limit >= zero_stall_limit(trace, target).limit
-    assume(trace.peak_load > 1)
-    limit = data.draw(st.integers(1, trace.peak_load - 1))
+    assume(trace.peak_live_bytes > 1)
+    limit = data.draw(st.integers(1, trace.peak_live_bytes - 1))
     try:
         swapped = autoswap(trace, target, limit, peaks="all", threshold=1).apply(trace)
     except (Infeasible, NotReached):
@@ -149,7 +149,7 @@ def test_whole_copies_by_hand(ns_per_byte: float, limit: int) -> None:
 def test_settled_is_a_bool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("gpumem.swap.fluid.refine"), "PATIENCE", 0)  # then it ends by what is missing
     trace = bundled("mlp3")
-    assert type(least_stall(trace, GTX, trace.peak_load * 93 // 100, rounds=8).settled) is bool
+    assert type(least_stall(trace, GTX, trace.peak_live_bytes * 93 // 100, rounds=8).settled) is bool
 
 
 def test_a_stall_by_hand() -> None:
@@ -164,7 +164,7 @@ def test_a_stall_by_hand() -> None:
 def test_half_duplex_raises_the_bound() -> None:
     trace = bundled("resnet18")
     both, one = (zero_stall_limit(trace, GTX.with_(duplex=duplex), rounds=2) for duplex in (True, False))
-    assert both.limit < one.limit < trace.peak_load
+    assert both.limit < one.limit < trace.peak_live_bytes
 
 
 def test_several_streams_leave_the_static_bound() -> None:
@@ -222,7 +222,7 @@ def test_ops_that_take_no_time_stall_for_all_of_their_copies() -> None:
 
 def bounds(trace: Trace, target: Machine, seconds: float | None = None) -> list[float]:
     """Every bound, as numbers that grow as it gets tighter."""
-    limit, how = trace.peak_load * 9 // 10, {"rounds": 4, "seconds": seconds}
+    limit, how = trace.peak_live_bytes * 9 // 10, {"rounds": 4, "seconds": seconds}
     stalls = [least_stall(trace, target, limit, recompute=again, **how).stall_ns for again in (False, True)]
     return [zero_stall_limit(trace, target, **how).limit, *stalls]
 
@@ -255,9 +255,9 @@ def answered(clock: list[int], looks: int, question: dict[str, Any], **more: flo
 
 def test_a_bound_that_had_no_time_is_the_trivial_one() -> None:
     trace = bundled("vgg16")
-    assert zero_stall_limit(trace, GTX, seconds=1e-9) == Bound(floor(trace)[1], 0, trace.peak_load, 0, False)
-    limit = trace.peak_load // 2
-    assert least_stall(trace, GTX, limit, seconds=1e-9) == Bound(limit, 0, trace.peak_load, 0, False)
+    assert zero_stall_limit(trace, GTX, seconds=1e-9) == Bound(floor(trace)[1], 0, trace.peak_live_bytes, 0, False)
+    limit = trace.peak_live_bytes // 2
+    assert least_stall(trace, GTX, limit, seconds=1e-9) == Bound(limit, 0, trace.peak_live_bytes, 0, False)
     for seconds in (0.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match=r"^seconds: .* must be positive and finite"):
             zero_stall_limit(trace, GTX, seconds=seconds)
@@ -270,5 +270,5 @@ def test_the_bound_of_vgg16() -> None:
     trace = bundled("vgg16")
     told: list[str] = []
     bound = zero_stall_limit(trace, GTX, progress=told.append)
-    assert 0.585 < bound.limit / trace.peak_load < 0.6 and told[-1].endswith("of the peak")
+    assert 0.585 < bound.limit / trace.peak_live_bytes < 0.6 and told[-1].endswith("of the peak")
     assert zero_stall_limit(trace, GTX, rounds=1).limit <= bound.limit

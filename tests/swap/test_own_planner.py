@@ -12,7 +12,7 @@ import pytest
 import gpumem
 from gpumem import Machine, NotReached, Plan, Trace
 from gpumem.io import bundled
-from gpumem.pipeline import among
+from gpumem.pipeline import compare_planners
 from gpumem.swap import heuristic, planner_of
 from gpumem.swap.own_planner import FunctionPlanner
 
@@ -74,7 +74,7 @@ def test_a_function_declares_by_its_signature() -> None:
     assert planner.has("seed") and planner.has("seconds") and not planner.has("progress")
     assert planner.with_known({"seed": 4, "effort": 1}).given == {"seed": 4}
     trace = bundled("mlp3")
-    limit = trace.peak_load * 95 // 100
+    limit = trace.peak_live_bytes * 95 // 100
     plan = heuristic(trace, GTX, limit)
     assert planner(trace, GTX, limit, seconds=20, seed=4, progress=print) == plan
     assert planner_of(partial(listens, seed=4)).propose(trace, GTX, limit, seconds=20).plan == plan
@@ -100,14 +100,14 @@ def test_what_cannot_be_called_so_is_refused_at_once() -> None:
 
 def test_modules_have_functions_records_and_instances(mine: str) -> None:
     trace = bundled("vgg16")
-    limit = trace.peak_load * 8 // 10
+    limit = trace.peak_live_bytes * 8 // 10
     expected = {percent: heuristic(trace, GTX, limit * percent // 100) for percent in (95, 90)}
     for name, percent in (("tight", 95), ("Record", 95), ("tighter", 90)):
         assert planner_of(f"{mine}:{name}")(trace, GTX, limit) == expected[percent]
         assert planner_of(f"{mine}:{name}")(trace, GTX, limit, percent=90) == expected[90]
     planned = gpumem.plan(trace, GTX, load=limit, planner=f"{mine}:tight", percent=90)
     assert planned.plan == expected[90] and f"{mine}:tight" in repr(planned)
-    found = among(trace, GTX, load=limit, planners=[f"{mine}:tight", "vdnn-conv"], options={"percent": 90})
+    found = compare_planners(trace, GTX, load=limit, planners=[f"{mine}:tight", "vdnn-conv"], options={"percent": 90})
     assert found.tried[0].planner == f"{mine}:tight"
 
 
@@ -134,10 +134,10 @@ def test_errors_bear_the_name_of_a_planner_that_is_not_ours(mine: str) -> None:
     trace = bundled("mlp3")
     for name, kind in (("rubbish", TypeError), ("fails", ZeroDivisionError)):
         with pytest.raises(kind) as raised:
-            planner_of(f"{mine}:{name}")(trace, GTX, trace.peak_load - 1)
+            planner_of(f"{mine}:{name}")(trace, GTX, trace.peak_live_bytes - 1)
         assert raised.value.__notes__ == [f"in planner {name}"]
     with pytest.raises(NotReached) as stopped:
-        planner_of(f"{mine}:tight")(trace, GTX.with_(pinned=0), trace.peak_load * 95 // 100)
+        planner_of(f"{mine}:tight")(trace, GTX.with_(pinned=0), trace.peak_live_bytes * 95 // 100)
     assert not hasattr(stopped.value, "__notes__")
     with pytest.raises(TypeError) as ours:
         FunctionPlanner(heuristic)(trace, GTX, "1")  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ GTX = Machine.named("gtx1080ti")
 
 def small() -> tuple[Trace, int]:
     trace = bundled("mlp3")
-    return trace, trace.peak_load * 95 // 100
+    return trace, trace.peak_live_bytes * 95 // 100
 
 
 def test_a_record_plans_as_its_function_does() -> None:
@@ -54,7 +54,7 @@ def test_a_record_plans_as_its_function_does() -> None:
 
 def test_the_quickest_of_all_scores_counts() -> None:
     trace = bundled("vgg16")
-    limit = trace.peak_load * 6 // 10
+    limit = trace.peak_live_bytes * 6 // 10
     alone = [AutoSwap(score=score, peaks="all").propose(trace, GTX, limit) for score in ("doa", "aoa", "wdoa", "swdoa")]
     every = AutoSwap(score="all", peaks="all").propose(trace, GTX, limit)
     assert every.makespan == min(one.makespan for one in alone) < max(one.makespan for one in alone)
@@ -131,7 +131,7 @@ class Twice(PlannerRecord):
 
 def test_a_record_of_ones_own() -> None:
     trace = bundled("vgg16")
-    limit = trace.peak_load * 8 // 10
+    limit = trace.peak_live_bytes * 8 // 10
     planned = gpumem.plan(trace, "gtx1080ti", load=limit, planner=Twice(percent=95.0))
     assert planned.plan == heuristic(trace, GTX, int(limit * 0.95))
     assert gpumem.plan(trace, "gtx1080ti", load=limit, planner=Twice(), percent=95.0).plan == planned.plan

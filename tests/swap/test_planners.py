@@ -35,8 +35,8 @@ def test_every_plan_passes_the_oracles_and_respects_the_bound(name: str, data: s
     target = machine_of(data, pinned=data.draw(st.sampled_from([0, 20, 10_000])))
     ns, copy_ns = data.draw(st.sampled_from([(0, 0), (0, 0), (0, 7), (3, 0), (15, 15)]))
     target = target.with_(host_ns=ns, copy_host_ns=copy_ns)
-    assume(trace.peak_load > 1)
-    held(name, trace, target, data.draw(st.integers(1, trace.peak_load)))
+    assume(trace.peak_live_bytes > 1)
+    held(name, trace, target, data.draw(st.integers(1, trace.peak_live_bytes)))
 
 
 def held(name: str, trace: Trace, target: Machine, limit: int) -> None:
@@ -74,7 +74,7 @@ def whole_steps(data: st.DataObject, max_layers: int) -> tuple[Trace, Machine]:
 def test_whole_steps_are_planned_for_at_three_limits(name: str, data: st.DataObject) -> None:
     trace, target = whole_steps(data, 6)
     for percent in (85, 60, 40):
-        held(name, trace, target, max(trace.peak_load * percent // 100, 1))
+        held(name, trace, target, max(trace.peak_live_bytes * percent // 100, 1))
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_whole_steps_are_planned_for_at_three_limits(name: str, data: st.DataObj
 def test_more_and_longer_steps_are_planned_for_at_three_limits(name: str, data: st.DataObject) -> None:
     trace, target = whole_steps(data, 20)
     for percent in (85, 60, 40):
-        held(name, trace, target, max(trace.peak_load * percent // 100, 1))
+        held(name, trace, target, max(trace.peak_live_bytes * percent // 100, 1))
 
 
 WRONG: dict[str, list[Any]] = {
@@ -134,7 +134,7 @@ def test_a_record_declares_the_keywords_of_its_function(name: str) -> None:
 def test_options_are_checked_whether_the_load_fits_or_not(name: str) -> None:
     trace = bundled("mlp3")
     for option in sorted(options_of(PLANNERS[name])):
-        for limit, value in product((2 * trace.peak_load, trace.peak_load * 95 // 100), WRONG[option]):
+        for limit, value in product((2 * trace.peak_live_bytes, trace.peak_live_bytes * 95 // 100), WRONG[option]):
             told = "10+" if option == "algorithms" else re.escape(str(value))
             refused = partial(pytest.raises, ValueError, match=f"^{option}: .*{told}")
             with refused():
@@ -153,13 +153,13 @@ def started() -> list[str]:
 @pytest.mark.parametrize("name", started())
 def test_a_plan_to_begin_with_is_one_of_this_trace_and_limit(name: str) -> None:
     trace = bundled("mlp3")
-    limit = trace.peak_load * 95 // 100
+    limit = trace.peak_live_bytes * 95 // 100
     plan = PLANNERS["heuristic"](trace, GTX, limit)
     with pytest.raises(ValueError, match=r"^start: its load of \d+ bytes is above the limit of"):
         PLANNERS[name](trace, GTX, limit, start=Plan.of(trace))
     with pytest.raises(ValueError, match=r"^start: what it keeps on the host, \d+ bytes, is above the budget of 1"):
         PLANNERS[name](trace, GTX.with_(pinned=1), limit, start=plan)
-    for bound in (limit, 2 * trace.peak_load):
+    for bound in (limit, 2 * trace.peak_live_bytes):
         for other in (Plan.of(bundled("vgg16")), Plan(plan.decisions, trace.n + 1), Plan((Swap(10**6, 0, 2, 1, 2),))):
             with pytest.raises(ValueError, match=f"^start: no plan for trace '{trace.name}': "):
                 PLANNERS[name](trace, GTX, bound, start=other)
@@ -169,7 +169,7 @@ def test_a_plan_to_begin_with_is_one_of_this_trace_and_limit(name: str) -> None:
 def test_every_planner_works_with_a_host_that_takes_its_time(name: str) -> None:
     trace, slow = bundled("mlp3"), GTX.with_(host_ns=40e3, copy_host_ns=20e3)
     for percent in (97, 90):
-        limit = trace.peak_load * percent // 100
+        limit = trace.peak_live_bytes * percent // 100
         try:
             plan = quick(name)(trace, slow, limit)
         except NotReached:
@@ -186,7 +186,7 @@ def test_every_planner_on_real_traces(path: Path, name: str) -> None:
     options = {"search": {"effort": 0.02}, "bayes": {"evaluations": 8}}.get(name, {})
     bound, base = zero_stall_limit(trace, GTX, rounds=1), simulate(trace, GTX).makespan
     for percent in (90, 75, 60, 45):
-        limit = trace.peak_load * percent // 100
+        limit = trace.peak_live_bytes * percent // 100
         try:
             plan = PLANNERS[name](trace, GTX, limit, **options)
         except (Infeasible, NotReached):
@@ -209,9 +209,9 @@ def test_every_planner_on_real_traces(path: Path, name: str) -> None:
 def test_values_made_again_on_real_traces(path: Path, name: str) -> None:
     trace = read(path)
     planner = partial(PLANNERS[name], **({"queue": True} if name == "capuchin" else {}))
-    tight = GTX.with_(pinned=trace.peak_load // 20)  # not much can be swapped
+    tight = GTX.with_(pinned=trace.peak_live_bytes // 20)  # not much can be swapped
     for percent in (60, 40):
-        limit = trace.peak_load * percent // 100
+        limit = trace.peak_live_bytes * percent // 100
         try:
             plan = planner(trace, tight, limit)
         except Infeasible:

@@ -48,7 +48,7 @@ def forgets_the_host(trace: Trace, machine: Machine, limit: int) -> Plan:
 
 
 def always_swaps(trace: Trace, machine: Machine, limit: int) -> Plan:
-    return everything(trace) if trace.peak_load <= limit and not machine.pinned < 10_000 else Plan.of(trace)
+    return everything(trace) if trace.peak_live_bytes <= limit and not machine.pinned < 10_000 else Plan.of(trace)
 
 
 def gives_up_by_proof(trace: Trace, machine: Machine, limit: int) -> Plan:

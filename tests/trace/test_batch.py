@@ -127,7 +127,7 @@ def test_it_is_what_was_recorded_at_other_batch_sizes(net: str) -> None:
         apart = np.flatnonzero(found.buffers.size != want.buffers.size)
         by_chance = {want.buffers.shape[j] for j in apart.tolist()} if want.buffers.shape else set()
         assert by_chance <= {(large,)}  # as many channels as samples
-        assert found.peak_load == pytest.approx(want.peak_load, rel=1e-5)
+        assert found.peak_live_bytes == pytest.approx(want.peak_live_bytes, rel=1e-5)
         assert found.ops.moved.sum() == pytest.approx(want.ops.moved.sum(), rel=1e-2)
 
 
@@ -146,7 +146,7 @@ def test_vgg16_grows_by_what_is_not_its_parameters() -> None:
     trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
     twice, fixed = rebatch(trace, 2), [kind not in PER_SAMPLE for kind in trace.buffers.kind]
     assert (twice.buffers.size == np.where(fixed, 1, 2) * trace.buffers.size).all()
-    assert 1.5 * trace.peak_load < twice.peak_load < 2 * trace.peak_load
+    assert 1.5 * trace.peak_live_bytes < twice.peak_live_bytes < 2 * trace.peak_live_bytes
     before, after = machine.durations(trace), machine.durations(twice)
     optimizer = [
         i for i, op in enumerate(trace.ops) if not PER_SAMPLE & {trace.buffers.kind[b] for b in op.reads + op.writes}

@@ -46,7 +46,7 @@ def brute_force(case: Arcs, host: bool) -> list[int]:
 
 @given(arcs(), st.booleans())
 def test_load_is_what_walking_each_arc_adds_up_to(case: Arcs, host: bool) -> None:
-    load = bare(case).load(host=host)
+    load = bare(case).live_bytes(host=host)
     assert load.tolist() == brute_force(case, host)
     assert load.dtype == np.int64
 
@@ -55,7 +55,7 @@ def test_load_is_what_walking_each_arc_adds_up_to(case: Arcs, host: bool) -> Non
 def test_peak_is_the_first_step_of_the_largest_device_load(case: Arcs) -> None:
     trace, load = bare(case), brute_force(case, host=False)
     assert trace.peak == (load.index(max(load)), max(load))
-    assert trace.peak_load == max(load)
+    assert trace.peak_live_bytes == max(load)
 
 
 @given(arcs(), st.booleans())
@@ -78,11 +78,11 @@ def test_steps_costs_nothing_for_a_huge_circle() -> None:
 
 
 def test_a_buffer_held_all_the_time_counts_once_wherever_its_arc_starts() -> None:
-    assert Trace.from_lifetimes([5, 5], [0, 2], [3, 5], n=3).load().tolist() == [10, 10, 10]
+    assert Trace.from_lifetimes([5, 5], [0, 2], [3, 5], n=3).live_bytes().tolist() == [10, 10, 10]
 
 
 def test_two_buffers_that_touch_at_a_step_are_not_held_together() -> None:
-    assert Trace.from_lifetimes([4, 3], [0, 2], [2, 4]).load().tolist() == [4, 4, 3, 3]
+    assert Trace.from_lifetimes([4, 3], [0, 2], [2, 4]).live_bytes().tolist() == [4, 4, 3, 3]
 
 
 def test_from_lifetimes_takes_the_last_end_for_the_length_of_the_circle() -> None:
@@ -91,12 +91,12 @@ def test_from_lifetimes_takes_the_last_end_for_the_length_of_the_circle() -> Non
     assert trace.buffers.end.dtype == np.int64
     assert Trace.from_lifetimes([], [], []).n == 1
     assert Trace.from_lifetimes([], [], []).peak == (0, 0)
-    assert Trace.from_lifetimes([1], [0], [2], n=5).load().tolist() == [1, 1, 0, 0, 0]
+    assert Trace.from_lifetimes([1], [0], [2], n=5).live_bytes().tolist() == [1, 1, 0, 0, 0]
 
 
 def test_the_largest_total_is_just_below_2_to_the_62() -> None:
     trace = Trace.from_lifetimes([2**61, 2**60], [0, 0], [1, 1])
-    assert trace.peak_load == 2**61 + 2**60
+    assert trace.peak_live_bytes == 2**61 + 2**60
     with pytest.raises(ValueError, match=r"2\*\*62 bytes or more \(the largest is 2305843009213693952\)"):
         Trace.from_lifetimes([2**61, 2**61], [0, 0], [1, 1])
     with pytest.raises(ValueError, match=r"2\*\*62"):
@@ -116,7 +116,7 @@ def make(buffers: dict[str, Any] | None = None, ops: dict[str, Any] | None = Non
 
 
 def test_the_unchanged_trace_is_valid() -> None:
-    assert make().load().tolist() == [12, 12, 12]
+    assert make().live_bytes().tolist() == [12, 12, 12]
     assert make(n=3).n == 3
     assert make({"persistent": [True, True, False]}).buffers.persistent.tolist() == [True, True, False]
 
@@ -202,7 +202,7 @@ def test_a_broken_trace_is_refused_with_the_place_and_the_value(build: Callable[
 
 def test_an_op_may_touch_a_wrapping_buffer_on_both_sides_of_the_boundary() -> None:
     trace = make({"end": [3, 4, 2]}, {"reads": [[0, 1], [0], [1]]})
-    assert trace.load().tolist() == [12, 8, 12]
+    assert trace.live_bytes().tolist() == [12, 8, 12]
 
 
 @pytest.mark.parametrize(

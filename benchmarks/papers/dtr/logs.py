@@ -143,7 +143,7 @@ def of_lines(lines: Iterable[str], name: str = "") -> Trace:
     ... {"INSTRUCTION": "MEMORY", "NAME": "y", "MEMORY": "16"}
     ... {"INSTRUCTION": "ALIAS", "NAME": "y", "ALIAS": "-1"}
     ... '''.strip().splitlines())
-    >>> trace.ops.name, trace.ops.reads.tolist(), trace.peak_load
+    >>> trace.ops.name, trace.ops.reads.tolist(), trace.peak_live_bytes
     (('relu', 'outputs'), [[0], [1]], 24)
     """
     step, events = _Step(), _events(lines)

@@ -50,7 +50,7 @@ def measure(
     `simrd` runs the simulator of the paper on the same log: see `simulator`. `overhead`: where runtimes give up.
     """
     for part in budgets:
-        limit = int(trace.peak_load * part)
+        limit = int(trace.peak_live_bytes * part)
         for heuristic in heuristics:
             run = online(trace, MACHINE, limit, heuristic=heuristic, overhead=overhead)
             found = run.again / max(run.base, 1)

@@ -81,7 +81,7 @@ def trade_off(trace: Trace, machine: Machine, ratios: Sequence[float] = RATIOS) 
     [('winograd-nonfused', 1.0, 38928384, 15646983), ('winograd', 1.41, 4194304, 0)]
     """
     size, own = trace.buffers.size, own_workspaces(trace)
-    load, names = trace.load(), trace.buffers.name
+    load, names = trace.live_bytes(), trace.buffers.name
     idle = load - without(load, gaps(trace))
     rows = []
     for op, ways in menu_of(trace, machine).items():
@@ -101,7 +101,7 @@ def trade_off(trace: Trace, machine: Machine, ratios: Sequence[float] = RATIOS) 
 @strict
 def limit_of(trace: Trace, ratio: float) -> int:
     """The bytes of a ratio: of the peak load as the trace is, so with the workspaces that were added to it."""
-    return max(math.floor(ratio * trace.peak_load), 1)
+    return max(math.floor(ratio * trace.peak_live_bytes), 1)
 
 
 @strict

@@ -40,7 +40,7 @@ PACES = (0.9, 0.94, 0.98, 1.02, 1.06, 1.1)  # of one stream's handing over besid
 FINE = 1000  # of the batches of two models, in parts of what each has alone
 NEEDS: dict[str, Needs] = {
     "bound": lambda line, machine: int(line.bound().max()),
-    "issue order": lambda line, machine: together(line, machine).trace.peak_load,
+    "issue order": lambda line, machine: together(line, machine).trace.peak_live_bytes,
 }
 
 
@@ -97,7 +97,7 @@ class Ladder:
         self.found: Pipeline | None = None
 
     def __call__(self, traces: Sequence[Trace]) -> bool:
-        most = max(trace.peak_load for trace in traces)
+        most = max(trace.peak_live_bytes for trace in traces)
         for piece in self.pieces:
             line = undelayed(traces, self.sizing.machine, int(most / piece))
             if self.needs(line, self.sizing.machine) <= self.sizing.limit:
@@ -125,7 +125,7 @@ def _coarse_fits(sizing: Sizing, needs: str, traces: Sequence[Trace]) -> bool:
     if needs == "bound":
         return min(NEEDS[needs](line, sizing.machine) for line in lines) <= sizing.limit
     runs = (together(line, sizing.machine, pace=pace) for line in lines for pace in PACES)
-    return any(run.trace.peak_load <= sizing.limit for run in runs)
+    return any(run.trace.peak_live_bytes <= sizing.limit for run in runs)
 
 
 @strict
@@ -133,11 +133,11 @@ def needed(traces: Sequence[Trace]) -> int:
     """Return the bytes that the job which needs most takes beside the others at rest: they fit in turn in no less.
 
     >>> from gpumem import bundled
-    >>> round(needed([bundled("vgg16")] * 2) / bundled("vgg16").peak_load, 2)
+    >>> round(needed([bundled("vgg16")] * 2) / bundled("vgg16").peak_live_bytes, 2)
     1.25
     """
     rest = [int(between(trace)[0]) for trace in traces]
-    return max((sum(rest) - own + trace.peak_load for own, trace in zip(rest, traces)), default=0)
+    return max((sum(rest) - own + trace.peak_live_bytes for own, trace in zip(rest, traces)), default=0)
 
 
 def alone_ns(traces: Sequence[Trace], machine: Machine) -> list[int]:
@@ -167,7 +167,7 @@ def delayed(sizing: Sizing, traces: Sequence[Trace]) -> Pipeline:
     Infeasible
         A job does not fit beside what the others hold at rest.
     """
-    most = max(trace.peak_load for trace in traces)
+    most = max(trace.peak_live_bytes for trace in traces)
     lines = [pipeline(parts_of(traces, sizing.machine, int(most / piece)), sizing.limit) for piece in sizing.pieces]
     return max(lines, key=beside)
 
@@ -185,7 +185,7 @@ def most_of(make: Callable[[int], list[Trace]], fits: Callable[[list[Trace]], bo
 def solo(sizing: Sizing, trace: Trace) -> int:
     """Return the largest batch of a job that has the GPU for itself."""
     return most_of(
-        partial(at_batch, trace, 1), lambda traces: traces[0].peak_load <= sizing.limit, recorded_batch(trace)
+        partial(at_batch, trace, 1), lambda traces: traces[0].peak_live_bytes <= sizing.limit, recorded_batch(trace)
     )
 
 

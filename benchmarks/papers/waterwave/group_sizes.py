@@ -134,7 +134,7 @@ def _fixed(size: int, job: Trace) -> int:
 
 
 def _piece(piece: float, job: Trace) -> int:
-    return int(job.peak_load / piece)
+    return int(job.peak_live_bytes / piece)
 
 
 def _at(sizing: Sizing, trace: Trace, split: Callable[[Trace], int], keep: Sequence[Range] = ()) -> Row:

@@ -53,14 +53,14 @@ def late(trace: Trace, machine: Machine, host_ns: float = HOST_NS) -> Row:
     In parts of the job's peak load; None where it grows without end.
     """
     host = machine.with_(host_ns=host_ns)
-    part = partition(trace, host, max(trace.peak_load // PIECES, 1))
+    part = partition(trace, host, max(trace.peak_live_bytes // PIECES, 1))
     both = together(pipeline([part, part], overlap=0), host).trace
     row: Row = {"trace": trace.name, "machine": machine.name, "host_ns": host_ns}
     for name, one in (("one", trace), ("two", both)):
         line = simulate(one, host)
         for how in FREED:
             most = _peak(one, line, how)[how]
-            row[f"{name}_{how}"] = None if most is None else most / max(trace.peak_load, 1)
+            row[f"{name}_{how}"] = None if most is None else most / max(trace.peak_live_bytes, 1)
     return row
 
 
@@ -83,7 +83,7 @@ def sequential(trace: Trace, machine: Machine, host_ns: float = HOST_NS) -> Row:
 def a_host_a_stream(trace: Trace, machine: Machine, host_ns: float = HOST_NS) -> Row:
     """Measure a round of two jobs with one host thread, and with one a stream; nothing slows kernels down."""
     host = machine.with_(host_ns=host_ns)
-    part = partition(trace, host, max(trace.peak_load // PIECES, 1))
+    part = partition(trace, host, max(trace.peak_live_bytes // PIECES, 1))
     line = pipeline([part, part])
     row: Row = {"trace": trace.name, "machine": machine.name, "host_ns": host_ns}
     row["turns_ns"] = 2 * simulate(trace, host).makespan

@@ -50,7 +50,7 @@ def least(trace: Trace, rounds: int, *, hasty: bool) -> float:
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            replay(trace, Rounds(trace.peak_load * middle // STEP, count, hasty), iterations=rounds + 1)
+            replay(trace, Rounds(trace.peak_live_bytes * middle // STEP, count, hasty), iterations=rounds + 1)
         except MemoryError:
             low = middle
         except Enough:
@@ -69,8 +69,8 @@ def pool_rounds(sizing: Sizing, trace: Trace, of_memory: float = 0.8) -> list[Ro
         are next to the load of the round.
     """
     sizing.progress(f"{trace.name}: rounds")
-    (job,) = at_batch(trace, 1, max(int(of_memory * recorded_batch(trace) * sizing.limit / trace.peak_load), 1))
-    parts = parts_of([job, job], sizing.machine, job.peak_load // GROUPS)
+    (job,) = at_batch(trace, 1, max(int(of_memory * recorded_batch(trace) * sizing.limit / trace.peak_live_bytes), 1))
+    parts = parts_of([job, job], sizing.machine, job.peak_live_bytes // GROUPS)
     tall = [in_pool(part, stacked(part.trace)) for part in parts]
     return [_row(sizing, job, parts, tall, wrap=wrap) for wrap in (False, True)]
 
@@ -82,9 +82,9 @@ def _row(sizing: Sizing, job: Trace, parts: Sequence[Partition], tall: Sequence[
         "trace": job.name,
         "machine": sizing.machine.name,
         "rounds": "wrapped" if wrap else "flat",
-        "load": two.peak_load / job.peak_load,
+        "load": two.peak_live_bytes / job.peak_live_bytes,
         "apart": [least(two, count, hasty=False) for count in ROUNDS],
         "one list": [least(two, count, hasty=True) for count in ROUNDS],
         "offline": best_fit(two).ratio(two),
-        "ends": ends / two.peak_load,
+        "ends": ends / two.peak_live_bytes,
     }

@@ -49,7 +49,7 @@ def is_served(trace: Trace, capacity: int) -> bool:
     """Whether a pool of so many bytes serves a trace until an iteration repeats the one before, or 20 have run.
 
     >>> from gpumem import bundled
-    >>> [is_served(bundled("vgg16"), int(part * bundled("vgg16").peak_load)) for part in (1.0, 1.02)]
+    >>> [is_served(bundled("vgg16"), int(part * bundled("vgg16").peak_live_bytes)) for part in (1.0, 1.02)]
     [False, True]
     """
     try:
@@ -64,14 +64,14 @@ def is_served(trace: Trace, capacity: int) -> bool:
 def _rounds(sizing: Sizing, traces: Sequence[Trace], size: Size, *, wrap: bool, delayed: bool) -> Pipeline | None:
     """The pipeline, None where it has no delays that keep it within the limit, or its load is above the memory."""
     piece, part = size
-    parts = parts_of(traces, sizing.machine, int(max(trace.peak_load for trace in traces) / piece))
+    parts = parts_of(traces, sizing.machine, int(max(trace.peak_live_bytes for trace in traces) / piece))
     try:
         line = (
             pipeline(parts, int(part * sizing.limit), wrap=wrap) if delayed else pipeline(parts, overlap=0, wrap=wrap)
         )
     except Infeasible:
         return None
-    return line if together(line, sizing.machine).trace.peak_load <= sizing.limit else None
+    return line if together(line, sizing.machine).trace.peak_live_bytes <= sizing.limit else None
 
 
 def served(sizing: Sizing, traces: Sequence[Trace], size: Size, *, wrap: bool, delayed: bool) -> Pipeline | None:
@@ -89,7 +89,7 @@ def offline(sizing: Sizing, traces: Sequence[Trace], size: Size) -> Pipeline | N
 def from_two_ends(sizing: Sizing, traces: Sequence[Trace], size: Size, *, delayed: bool) -> Pipeline | None:
     """The pipeline, if the jobs' stacks fit."""
     place = cache(stacked)
-    parts = parts_of(traces, sizing.machine, int(max(trace.peak_load for trace in traces) / size[0]))
+    parts = parts_of(traces, sizing.machine, int(max(trace.peak_live_bytes for trace in traces) / size[0]))
     tall = [in_pool(part, place(part.trace)) for part in parts]
     try:
         line = pipeline(tall, sizing.limit) if delayed else pipeline(tall, overlap=0)

@@ -51,7 +51,7 @@ def round_within(
     The plan is made for what ops take beside each other. What they take is then asked again of the swapped trace.
     """
     trace = together(line, machine).trace
-    if trace.peak_load > limit:
+    if trace.peak_live_bytes > limit:
         if planner is None:
             return None
         try:
@@ -95,7 +95,7 @@ def sharing(
         much gets done as in turn with ample memory; None where it does not fit.
     """
     alone, fine = sum(alone_ns(traces, machine)), [atoms(trace, machine) for trace in traces]
-    peaks = sum(trace.peak_load for trace in traces)
+    peaks = sum(trace.peak_live_bytes for trace in traces)
     name = named(traces)
     rows: list[Row] = []
     for part in parts:

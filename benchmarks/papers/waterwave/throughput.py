@@ -58,7 +58,7 @@ def missed(trace: Trace, limit: int) -> tuple[int, int]:
 
     >>> from gpumem.io import bundled
     >>> trace = bundled("vgg16")
-    >>> missed(trace, trace.peak_load), [size // 2**20 for size in missed(trace, trace.peak_load * 3 // 4)]
+    >>> missed(trace, trace.peak_live_bytes), [size // 2**20 for size in missed(trace, trace.peak_live_bytes * 3 // 4)]
     ((0, 0), [170, 170])
     """
     here: dict[int, int] = {}  # the bytes of each buffer that are on the device, unused for longest first
@@ -141,7 +141,7 @@ def throughput(sizing: Sizing, trace: Trace, parts: Sequence[float] = PARTS) -> 
         side, waits, moved = processes([job, job], sizing)
         times = {
             "in turn": 2 * own if fits else None,
-            "switched": 2 * (own + switch) if job.peak_load <= sizing.limit else None,
+            "switched": 2 * (own + switch) if job.peak_live_bytes <= sizing.limit else None,
             "waterwave": groups_ns([job, job], sizing, sizing.slowdown),
             "processes": side,
         }

@@ -44,7 +44,7 @@ class Bounds:
 
     def row(self) -> dict[str, object]:
         """Return all figures for JSON: bytes, nanoseconds, fractions."""
-        row = {"trace": self.trace.name, "machine": self.machine.name, "peak_load": self.trace.peak_load}
+        row = {"trace": self.trace.name, "machine": self.machine.name, "peak_live_bytes": self.trace.peak_live_bytes}
         row |= {"zero_stall_limit": self.zero_stall_limit}
         row |= {} if self.load_limit is None else {"load_limit": self.load_limit}
         for kind, least in self.stalls.items():
@@ -53,7 +53,7 @@ class Bounds:
 
     def table(self) -> str:
         """Return the figures as a table."""
-        peak = self.trace.peak_load
+        peak = self.trace.peak_live_bytes
         limits = {"limit without a stall": self.zero_stall_limit, "load limit": self.load_limit}
         rows = [
             ("peak load", human(peak), ""),
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     tell_bound(target)
     with Progress():
         trace = read_with_ops(source, target, args.workspaces)
-        load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
+        load = None if args.load_limit is None else amount(args.load_limit, trace.peak_live_bytes, "--load-limit")
         with work.within(args.seconds):
             found = _bounds(trace, target, load)
             late = work.over()
@@ -98,7 +98,7 @@ def _bounds(trace: gpumem.Trace, target: gpumem.Machine, load: int | None) -> Bo
             work.tell("bounding")
             stall = swap.least_stall(trace, target, limit, recompute=bool(kind)).stall_ns
         stalls[kind] = Stall(stall, stall / base if base else None)
-    return Bounds(trace, target, free, load, stalls, work.now() - begin)
+    return Bounds(trace, target, zero_stall_limit=free, load_limit=load, stalls=stalls, seconds=work.now() - begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Certified:
 def certify(case: pipeline.Case, found: Mapping[str, pipeline.Planned], **how: Any) -> Certified | None:
     """Bound what is planned by several planners, within the budget; `how` are options of `least_stall`.
 
-    Bounded are swaps, and values made again where one of the plans does that. Plans that have ops run by others of
+    Bounded are swaps, and values recomputed where one of the plans does that. Plans that have ops run by others of
     their ways are not bounded. None where nothing is known: without a plan, or where ops wait for one another or for a
     host.
     """
@@ -148,14 +148,16 @@ def certify(case: pipeline.Case, found: Mapping[str, pipeline.Planned], **how: A
     if all(one.overhead > 0 for one in bounded):  # else nothing is left to be said
         work.tell("bounding")
         stall = swap.least_stall(case.trace, case.machine, limit, recompute=again, placed=pool, **how).stall_ns
-    return Certified(limit, stall / base, work.now() - begin, base + stall, again, ways)
+    return Certified(
+        limit, stall / base, seconds=work.now() - begin, least_ns=base + stall, recompute=again, not_for=ways
+    )
 
 
 COMMAND = Command(
     "bound",
     run,
     "certify what no swap plan can beat",
-    (
+    options=(
         option("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)"),
         *machine_flags("gtx1080ti"),
         option("--load-limit", metavar="SIZE", help=f"bound the stall at this load as well: {SIZE}"),
@@ -163,5 +165,5 @@ COMMAND = Command(
         workspaces_flag(),
         option("--json", action="store_true", help="print one JSON object"),
     ),
-    ("gpumem bound vgg16 --machine gtx1080ti", "gpumem bound vgg16 --load-limit 60%"),
+    examples=("gpumem bound vgg16 --machine gtx1080ti", "gpumem bound vgg16 --load-limit 60%"),
 )

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     for note in captured.notes:
         tell(f"{captured.trace.name}: {note}")
     iterations = min(args.iterations, len(captured.bounds))
-    found = _Written(captured, args.out, args.device, args.batch, iterations)
+    found = _Written(captured, args.out, device=args.device, batch=args.batch, iterations=iterations)
     print(json.dumps(found.row()) if args.json else found.text())
     return 0
 
@@ -96,7 +96,7 @@ class _Written:
 
     def row(self) -> dict[str, object]:
         """Return what there is to say about it for JSON, in bytes."""
-        from gpumem.pipeline import at_the_peak
+        from gpumem.pipeline import peak_by_kind
 
         trace, buffers = self.captured.trace, self.captured.trace.buffers
         return {
@@ -107,8 +107,8 @@ class _Written:
             "ops": trace.n,
             "iterations": self.iterations,
             "buffers": len(buffers),
-            "peak_load": trace.peak_load,
-            "at_the_peak": dict(at_the_peak(trace)),
+            "peak_live_bytes": trace.peak_live_bytes,
+            "peak_by_kind": dict(peak_by_kind(trace)),
             "persistent": int(buffers.size[buffers.persistent].sum()),
             "kept": self.captured.kept,
             "notes": list(self.captured.notes),
@@ -118,16 +118,16 @@ class _Written:
     def text(self) -> str:
         """Say it for people, and what to type next."""
         from gpumem.base.units import human
-        from gpumem.pipeline import at_the_peak
+        from gpumem.pipeline import peak_by_kind
 
         trace, buffers = self.captured.trace, self.captured.trace.buffers
-        kinds = ", ".join(f"{kind} {human(size)}" for kind, size in at_the_peak(trace))
+        kinds = ", ".join(f"{kind} {human(size)}" for kind, size in peak_by_kind(trace))
         batch = "" if self.batch is None else f" at batch {self.batch}"
         iterations = f"{self.iterations} iteration{'s' * (self.iterations > 1)}"
         lines = [
             f"{trace.name}{batch}: {trace.n} ops, {len(buffers)} buffers; {iterations} in {self.file}",
             *(f"  {'' if k else 'assumed':16}{one}" for k, one in enumerate(self.captured.assumptions)),
-            f"  {'peak load':16}{human(trace.peak_load)}: {kinds}",
+            f"  {'peak load':16}{human(trace.peak_live_bytes)}: {kinds}",
             f"  {'persistent':16}{human(int(buffers.size[buffers.persistent].sum()))}",
             f"  {'kept':16}{human(self.captured.kept)} more in each iteration",
             f"next: gpumem plan {shlex.quote(self.file)}{_limited(trace)} --machine rtx4090",
@@ -136,11 +136,11 @@ class _Written:
 
 
 def _limited(trace: Trace) -> str:
-    """What to plan for next: 70 % of the peak load or more, as some op alone may hold more; the machine if need be."""
+    """What to plan for next: 70 % of the peak, more where some op alone holds more; the machine if need be."""
     from gpumem.swap.facts.limits import floor
 
     needs = floor(trace)[1]
-    part = next((part for part in (70, 80, 90) if part * trace.peak_load >= 100 * needs), 0)
+    part = next((part for part in (70, 80, 90) if part * trace.peak_live_bytes >= 100 * needs), 0)
     return f" --limit {part}%" if part else ""
 
 
@@ -148,7 +148,7 @@ COMMAND = Command(
     "capture",
     run,
     "record a PyTorch training step as a trace",
-    (
+    options=(
         *WORKLOADS,
         OneOf(
             (
@@ -171,7 +171,7 @@ COMMAND = Command(
         MEASURED,
         option("--json", action="store_true", help="print the summary as one JSON object"),
     ),
-    (
+    examples=(
         "gpumem capture train.py:make -o trace.json.gz",
         "gpumem capture train.py:make -o trace.json.gz --batch 64 --device cpu",
         "gpumem capture train.py:make --compare --batch 2",

@@ -91,7 +91,15 @@ def examine() -> Diagnosis:
     missing = why_no_cuda(rows)
     extras = {name: _extra(name, packages) for name, packages in EXTRAS.items()}
     system = f"{platform.system()} {platform.machine()}"
-    return Diagnosis(platform.python_version(), system, rows, extras, _devices(rows), not missing, missing)
+    return Diagnosis(
+        platform.python_version(),
+        system,
+        found=rows,
+        extras=extras,
+        devices=_devices(rows),
+        cuda=not missing,
+        why=missing,
+    )
 
 
 def why_no_cuda(rows: dict[str, Finding] | None = None) -> str:

@@ -88,7 +88,7 @@ COMMAND = Command(
     "fit",
     run,
     "say whether a PyTorch training step fits, and what it would take",
-    (
+    options=(
         *WORKLOADS,
         Section(
             "what to fit",
@@ -133,11 +133,11 @@ COMMAND = Command(
         option("--out", metavar="DIR", help="write report, captured trace, plan, timeline and pictures there"),
         option("--json", action="store_true", help="print the figures as one JSON object"),
     ),
-    (
+    examples=(
         "gpumem fit train.py:make --machine rtx4090",
         "gpumem fit train.py:make --machine rtx4090 --batch 256 --overhead 10% --out planned",
         "gpumem fit train.py:make --machine rtx4090 --overhead 10% --largest",
         "gpumem fit --machine rtx4090 --script train.py --epochs 1 --batch-size 256",
     ),
-    {"workspaces": "fastest"},
+    defaults={"workspaces": "fastest"},
 )

@@ -11,7 +11,7 @@ from gpumem.base.units import human
 from gpumem.cli.common.files import FILE, source_of
 from gpumem.cli.common.parser import Command, option
 
-SIZES = ("bytes_in_all", "largest_buffer", "peak_load", "footprint")
+SIZES = ("bytes_in_all", "largest_buffer", "peak_live_bytes", "footprint")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,9 +38,9 @@ def describe(path: str) -> dict[str, object]:
         "wrapping": int((b.end > trace.n).sum()),
         "bytes_in_all": int(b.size.sum()),
         "largest_buffer": int(b.size.max(initial=0)),
-        "peak_load": peak,
+        "peak_live_bytes": peak,
         "peak_op": op,
-        "at_the_peak": dict(pipeline.at_the_peak(trace)),
+        "peak_by_kind": dict(pipeline.peak_by_kind(trace)),
         "flops": float(trace.ops.flops.sum()),
     }
     if len(trace.ops.hosts) > 1 or trace.ops.blocking.any():
@@ -68,9 +68,9 @@ COMMAND = Command(
     "info",
     run,
     "describe traces",
-    (
+    options=(
         option("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV"),
         option("--json", action="store_true", help="print a list of rows"),
     ),
-    ("gpumem info vgg16", "gpumem info mine.json.gz instance.csv --json"),
+    examples=("gpumem info vgg16", "gpumem info mine.json.gz instance.csv --json"),
 )

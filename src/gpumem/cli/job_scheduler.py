@@ -164,18 +164,13 @@ def _side_by_side(args: argparse.Namespace) -> Run:
         raise ValueError(f"--host-threads: {args.host_threads} is neither 1 nor 2")
     if args.trace is not None:
         check_file(args.trace, (".json", ".json.gz"), "--trace")  # a CSV has no ops
-    given: dict[str, Any] = {} if args.split is None else {"split": amount(args.split, 0, "--split")}
-    given |= {} if args.order is None else {"order": args.order}
-    for name, keyword in KEYWORDS.items():
-        if getattr(args, name) is not None and not taken(way, {keyword: 0}):
-            raise ValueError(f"--{name}: no use to {args.planner}; it is an option of {_takers(name)}")
-    given |= taken(way, {"slowdown": args.slowdown, "hosts": args.host_threads or 1})
+    given = _policy_options(args, way)
     weights = None if args.priority is None else each(args.priority, len(args.file), "--priority", count_of)
 
     def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int) -> Outcome:
         def made(members: Sequence[Job], both: Together) -> None:
             found = both.pipeline
-            held = f"{human(both.trace.peak_load)} held, {human(int(found.bound().max()))} at most"
+            held = f"{human(both.trace.peak_live_bytes)} held, {human(int(found.bound().max()))} at most"
             names = " + ".join(job.name for job in members)
             tell(f"{names}: {found.period} slots, {found.pairs} of them pairs; {held}")
             if not args.no_check:
@@ -201,6 +196,16 @@ def _side_by_side(args: argparse.Namespace) -> Run:
         return found
 
     return run
+
+
+def _policy_options(args: argparse.Namespace, policy: Callable[..., Any]) -> dict[str, Any]:
+    """The options of a sharing policy, as its keywords; one that it does not have is refused."""
+    given: dict[str, Any] = {} if args.split is None else {"split": amount(args.split, 0, "--split")}
+    given |= {} if args.order is None else {"order": args.order}
+    for name, keyword in KEYWORDS.items():
+        if getattr(args, name) is not None and not taken(policy, {keyword: 0}):
+            raise ValueError(f"--{name}: no use to {args.planner}; it is an option of {_takers(name)}")
+    return given | taken(policy, {"slowdown": args.slowdown, "hosts": args.host_threads or 1})
 
 
 def _replanning(args: argparse.Namespace) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class _Ran:
     def row(self) -> dict[str, object]:
         """Return all figures for JSON: bytes, nanoseconds, ratios; infinite ones as None."""
         job, run = self.job, self.run
-        row: dict[str, object] = {"job": job.name, "arrive": job.arrival, "peak_load": job.trace.peak_load}
+        row: dict[str, object] = {"job": job.name, "arrive": job.arrival, "peak_live_bytes": job.trace.peak_live_bytes}
         row |= {"launch": run.launch, "leave": run.leave, "iterations": len(run.end), "refused": run.refused}
         if self.steady is not None:
             before, after, saving = self.steady
@@ -58,9 +58,9 @@ class _Ran:
         """Return a row of the table."""
         if self.steady is None:
             why = "refused" if self.run.refused else "never ran"
-            return [self.job.name, human(self.job.trace.peak_load), why, *[""] * 8]
+            return [self.job.name, human(self.job.trace.peak_live_bytes), why, *[""] * 8]
         before, after, saving = self.steady
-        sizes = map(human, (self.job.trace.peak_load, self.budget, after.peak))
+        sizes = map(human, (self.job.trace.peak_live_bytes, self.budget, after.peak))
         times = (human_ns(round(ns)) for ns in (self.run.launch - self.job.arrival, before.ns, after.ns))
         return [self.job.name, *sizes, *times, str(sum(self.run.passive)), *cells(saving.row(), 2)]
 
@@ -108,11 +108,11 @@ class _Together:
         last = ["together", held, "", peak, "", *whole, "", *cells(self.whole.row(), 2)]
         limit = f"limit of {human(self.capacity)}"
         saved = "of that peak" if self.planner in WAYS else "of the peaks added up"
-        told = f"`together`: the peaks of one moment, the time until the last job has left, the MSR {saved}."
+        legend = f"`together`: the peaks of one moment, the time until the last job has left, the MSR {saved}."
         parts = [
             f"{len(self.jobs)} jobs by {self.planner} on {self.machine.name}, {limit}",
             columns([HEAD, *(one.cells() for one in self.jobs), last]),
-            f"{told}\nPlans were made anew {len(self.after.replans)} times.",
+            f"{legend}\nPlans were made anew {len(self.after.replans)} times.",
         ]
         if turns := self.iterations:
             shown = {k: turns[k - 1] for k in sorted({*SHOWN, len(turns)}) if k <= len(turns)}
@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     run_together = scheduler(args, broken, uncertainty)
     with Progress():
         jobs = _jobs(args, target)
-        peaks = sum(job.trace.peak_load for job in jobs)
+        peaks = sum(job.trace.peak_live_bytes for job in jobs)
         capacity = target.available if args.limit is None else amount(args.limit, peaks, "--limit")
         work.tell("running the jobs without a plan")
         before = simulate_jobs(
@@ -212,7 +212,7 @@ COMMAND = Command(
     "jobs",
     run,
     "run several jobs on one GPU, simulated",
-    (
+    options=(
         option("file", nargs="+", metavar="FILE", help=f"{FILE}; one job each"),
         Section(
             "what to plan for",
@@ -256,7 +256,7 @@ COMMAND = Command(
         option("--log", metavar="FILE", help="write the event log, one JSON object a line"),
         option("--json", action="store_true", help="print one JSON object"),
     ),
-    (
+    examples=(
         "gpumem jobs vgg16 resnet18 --limit 70%",
         "gpumem jobs mlp3 mlp3 --arrive 0,5ms --planner heuristic",
         "gpumem jobs vgg16 vgg16 --limit 70% --planner waterwave",

@@ -120,7 +120,7 @@ COMMAND = Command(
     "measure",
     run,
     "measure how long the ops of PyTorch training steps take",
-    (
+    options=(
         option("nets", nargs="+", metavar="NET", help=f"{NET} (python -m gpumem.torch.zoo --list)"),
         option("--ops", required=True, metavar="TABLE", help="the table to write: .jsonl or .jsonl.gz"),
         option("--device", read=word(DEVICES), default="cpu", metavar="cpu|cuda", help=f"where the steps run {USUAL}"),
@@ -129,7 +129,7 @@ COMMAND = Command(
         option("--threads", read=at_least(1), default=1, metavar="N", help=f"of PyTorch on the host {USUAL}"),
         option("--json", action="store_true", help="print the summary as one JSON object"),
     ),
-    (
+    examples=(
         "gpumem measure --ops table.jsonl.gz train.py:make vgg11_cifar_b8 mlp3_b32_adam",
         "gpumem measure --ops table.jsonl.gz nets.py --device cuda",
         "gpumem plan mine.json.gz --limit 70% --measured table.jsonl.gz",

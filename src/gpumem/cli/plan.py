@@ -30,7 +30,7 @@ COMMAND = Command(
     "plan",
     run,
     "plan swaps and a placement for a memory limit",
-    (
+    options=(
         option("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)"),
         *plan_flags(),
         uncertainty_flags(seed=False),
@@ -38,7 +38,7 @@ COMMAND = Command(
         option("--out", metavar="DIR", help="write plan, rewritten trace, timeline and pictures there"),
         option("--json", action="store_true", help="print the table as one JSON object"),
     ),
-    (
+    examples=(
         "gpumem plan --limit 70%",
         "gpumem plan mine.json.gz --limit 8GiB --machine rtx2080ti --out planned",
         "gpumem plan vgg16 --load-limit 50% --planner search --seconds 10",

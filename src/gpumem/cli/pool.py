@@ -34,8 +34,8 @@ class FileFootprint:
     def line(self) -> str:
         """Return a line of the table."""
         f = self.footprint
-        least = "optimal" if f.optimal else f"{f.bound / f.peak_load if f.peak_load else 1:.4f}"
-        sizes = f"{f.name:>10}{f.buffers:>9}{f.peak_load:>14}{f.size:>14}{f.ratio:>9.4f}"
+        least = "optimal" if f.optimal else f"{f.bound / f.peak_live_bytes if f.peak_live_bytes else 1:.4f}"
+        sizes = f"{f.name:>10}{f.buffers:>9}{f.peak_live_bytes:>14}{f.size:>14}{f.ratio:>9.4f}"
         return f"{self.file[-31:]:32}{sizes}{least:>9}{f.seconds:>10.4f}{'yes' if self.feasible else 'no':>6}"
 
 
@@ -46,7 +46,7 @@ HEAD = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """Place the buffers of each file with each planner; compare footprint, peak load and what is provably least."""
+    """Place the buffers of each file with each planner; compare footprint, peak live bytes and lower bound."""
     if args.out is not None:
         _check_out(args.out, len(args.file))
     planners = chosen(args.planner, pool.PLANNERS, "--planner")
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         for path in progress.over(args.file):
             work.tell(f"placing {path}")
             trace = with_workspaces(io.load(source_of(path)).trace, args.workspaces)
-            capacity = None if args.capacity is None else amount(args.capacity, trace.peak_load, "--capacity")
+            capacity = None if args.capacity is None else amount(args.capacity, trace.peak_live_bytes, "--capacity")
             goal = {} if capacity is None else {"target": capacity}
             with work.part():
                 found = pipeline.by_planners(trace, planners, options | goal, alignment=args.alignment)
@@ -89,7 +89,7 @@ COMMAND = Command(
     "pool",
     run,
     "place buffers, without swapping",
-    (
+    options=(
         option("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV"),
         option("--planner", default="best-fit", metavar="NAME[,NAME]|all", help="default: %(default)s"),
         option("--allocator", metavar="NAME[,NAME]|all", help="replay through online allocators as well"),
@@ -105,7 +105,7 @@ COMMAND = Command(
         option("--out", metavar="FILE", help="write the best placement: a .csv with offsets or a .json[.gz] trace"),
         option("--json", action="store_true", help="print a list of rows"),
     ),
-    (
+    examples=(
         "gpumem pool vgg16 resnet18 --planner all",
         "gpumem pool instance.csv --planner search --out placed.csv",
     ),

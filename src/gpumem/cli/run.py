@@ -134,7 +134,7 @@ COMMAND = Command(
     "run",
     run,
     "carry a plan out with real bytes",
-    (
+    options=(
         option(
             "model",
             nargs="?",
@@ -146,10 +146,10 @@ COMMAND = Command(
         *plan_flags("of the emulator's order, and of planners that draw random numbers"),
         option("--json", action="store_true", help="print the table as one JSON object"),
     ),
-    (
+    examples=(
         "gpumem run mlp --limit 70%",
         "gpumem run resnet18 --device emulate --planner heuristic",
         "gpumem run mlp --live --limit 70%",
     ),
-    {"limit": "70%"},
+    defaults={"limit": "70%"},
 )

@@ -91,7 +91,7 @@ def run(args: argparse.Namespace, device: str, machine: gpumem.Machine) -> int:
     with Progress():
         program = _model(args, where) if args.model in models.MODELS else _trace(args, where)
         clock = runtime.OnClock(_of_units(machine, program.unit))
-        limit = amount(args.limit, program.trace.peak_load * program.unit, "--limit") // program.unit
+        limit = amount(args.limit, program.trace.peak_live_bytes * program.unit, "--limit") // program.unit
         _check_limit(program.trace, limit)
         work.tell("running natively")
         native = _play(
@@ -108,7 +108,15 @@ def run(args: argparse.Namespace, device: str, machine: gpumem.Machine) -> int:
             options={**USUAL, **own},
         )
         within = _play(program, where, limited, args.iterations)
-    found = _Compared(where.name, args.machine, args.iterations, planners, program, native, within)
+    found = _Compared(
+        where.name,
+        machine=args.machine,
+        count=args.iterations,
+        planners=planners,
+        program=program,
+        native=native,
+        within=within,
+    )
     print(json.dumps(found.row()) if args.json else found.table())
     if found.differing:
         complain("the run within the limit left other bytes than the native one: please report this")
@@ -118,7 +126,7 @@ def run(args: argparse.Namespace, device: str, machine: gpumem.Machine) -> int:
 def _model(args: argparse.Namespace, where: Platform) -> _Program:
     model = models.MODELS[args.model](**({} if args.batch is None else {"batch": args.batch}))
     names = {i: name for name, i in model.names.items()}
-    return _Program(model.trace, lambda: model.launch(where.library), model.state, names, 1)
+    return _Program(model.trace, lambda: model.launch(where.library), state=model.state, names=names, unit=1)
 
 
 def recorded(args: argparse.Namespace) -> gpumem.Trace:
@@ -143,7 +151,7 @@ def _trace(args: argparse.Namespace, where: Platform) -> _Program:
     carried = execute.carried(trace)
     names = {int(of): f"buffer {of}" for of in sorted(carried)}
     launch, seed = (lambda: execute.GenericOp(trace, library)), args.seed or 0
-    return _Program(trace, launch, lambda: execute.initial(trace, seed), names, unit)
+    return _Program(trace, launch, state=lambda: execute.initial(trace, seed), names=names, unit=unit)
 
 
 def _of_units(machine: gpumem.Machine, unit: int) -> gpumem.Machine:

@@ -32,7 +32,7 @@ PROGRAM = 30  # seconds of a planner that proves, where nobody says
 # Of the bound, where nobody says: programs, so that it is the same each time, and seconds at most; else the part of the
 # seconds of a planner. Not tuned.
 ROUNDS, BOUNDING, SHARE = 3, 10.0, 0.5
-MEASURED = ("peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds")
+MEASURED = ("peak_live_bytes", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds")
 COLUMNS = ("planner", "limit", "feasible", *MEASURED)  # of JSON
 
 
@@ -50,12 +50,20 @@ def run(args: argparse.Namespace) -> int:
     target, source = target_of(args), source_of(args.file)
     with Progress() as progress:
         trace = read_with_ops(source, target, args.workspaces)
-        options = own_options(args, planners, trace.peak_load)
+        options = own_options(args, planners, trace.peak_live_bytes)
         with work.within(options.pop("seconds", None)):
             case = pipeline.Case.of(trace, target, **goals(args, trace))
             seconds = work.seconds()  # of each planner
         check, alone = not args.no_check, len(planners) == 1
-        asked = _Asked(case, seconds, options, check, args.traceback, alone, uncertain(args))
+        asked = _Asked(
+            case,
+            seconds=seconds,
+            options=options,
+            check=check,
+            traceback=args.traceback,
+            alone=alone,
+            uncertainty=uncertain(args),
+        )
         for name, planner in progress.over(planners.items()):
             asked.plan(name, planner)
         last = asked.bound()
@@ -87,7 +95,7 @@ class PlannerRow:
         if self.planned is not None:
             known = self.planned.row()
             row |= {name: known[name] for name in ("bytes_out", "bytes_in", "recompute_ns", "overhead")}
-            row |= {"peak_load": known["peak_load_after"], "footprint": known["footprint_after"]}
+            row |= {"peak_live_bytes": known["peak_live_bytes_after"], "footprint": known["footprint_after"]}
         row |= {"seconds": self.seconds}
         if self.planned is not None and self.planned.realised is not None:
             row |= self.planned.realised.row()
@@ -102,7 +110,7 @@ class PlannerRow:
             why = "failed" if self.error else "not reached"
             return [self.planner, why, *[""] * (4 + drawn), "" if self.error else f"{self.seconds:.3f}"]
         after, realised = self.planned.after, self.planned.realised
-        sizes = [after.trace.peak_load, after.placement.height, after.copied(COPY_OUT), after.copied(COPY_IN)]
+        sizes = [after.trace.peak_live_bytes, after.placement.height, after.copied(COPY_OUT), after.copied(COPY_IN)]
         again = human_ns(after.again()[1]) if after.again()[1] else "-"
         costs = [self.planned.overhead, *([realised.median, realised.p95] if realised else [])]
         return [self.planner, *map(human, sizes), again, *map(percent, costs), f"{self.seconds:.3f}"]
@@ -219,11 +227,11 @@ def _table(case: pipeline.Case, rows: list[PlannerRow | bound.Certified]) -> str
     lines = [["planner", "peak load", "footprint", "bytes out", "bytes in", "run again", *drawn, "seconds"]]
     lines += [one.cells(len(drawn)) for one in rows]
     notes = [one.note for one in rows if one.note]
-    about = f"{trace.name}: peak load {human(trace.peak_load)}, footprint {human(height)}"
-    told = unswapped(trace.peak_load, height, case.pool, case.load)
+    about = f"{trace.name}: peak load {human(trace.peak_live_bytes)}, footprint {human(height)}"
+    warning = unswapped(trace.peak_live_bytes, height, case.pool, case.load)
     table = "\n".join([f"{about}, on {case.machine.name}, {goal} clock)", "", columns(lines), *notes])
     over = "" if pool else _beyond(case.load or 0, [one.placement.height for one in planned])
-    return "\n\n".join(filter(None, [table, over, told]))
+    return "\n\n".join(filter(None, [table, over, warning]))
 
 
 def _beyond(limit: int, footprints: list[int]) -> str:
@@ -246,7 +254,7 @@ COMMAND = Command(
     "swap",
     run,
     "compare swap planners at one limit",
-    (
+    options=(
         option("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)"),
         *limit_flags(*planner_flags("all", "swap planners (default: %(default)s)"), *own_flags()),
         uncertainty_flags(seed=False),
@@ -254,5 +262,5 @@ COMMAND = Command(
         option("--out", metavar="DIR", help="write DIR/swap.json, and into DIR/PLANNER what gpumem plan writes"),
         option("--json", action="store_true", help="print a list of rows"),
     ),
-    ("gpumem swap --limit 70%", "gpumem swap resnet18 --load-limit 60% --planner autoswap,tensile,search"),
+    examples=("gpumem swap --limit 70%", "gpumem swap resnet18 --load-limit 60% --planner autoswap,tensile,search"),
 )

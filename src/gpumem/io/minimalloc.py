@@ -32,7 +32,7 @@ def parse(text: str, *, name: str = "") -> tuple[Trace, Placement | None]:
     Examples
     --------
     >>> trace, placement = parse("id,lower,upper,size\\nx,0,2,4\\ny,1,3,5\\n")
-    >>> trace.peak_load, placement
+    >>> trace.peak_live_bytes, placement
     (9, None)
     """
     try:
@@ -67,7 +67,7 @@ def _parse(text: str, name: str) -> tuple[Trace, Placement | None]:
         if key in ids:
             raise ValueError(f"line {line}: id {key[:40]!r} was already used in line {ids[key]}")
         ids[key] = line
-        table.append([_cell(row[k], column, line) for k, column in zip(at, wanted)])
+        table.append([_cell(row[number], column, line) for number, column in zip(at, wanted)])
         if table[-1][0] >= table[-1][1]:
             raise ValueError(f"line {line}: lower {table[-1][0]} is not below upper {table[-1][1]}")
     if not table:
@@ -96,25 +96,24 @@ def write(path: str | Path, trace: Trace, placement: Placement | None = None) ->
     ValueError
         A buffer lives across the iteration boundary: the format has no arcs. A placement of another trace.
     """
-    b = trace.buffers
-    device = np.flatnonzero(~b.host)
-    if (j := first(~b.host & (b.end > trace.n))) >= 0:
-        raise ValueError(
-            f"{path}: buffer {j}: [{b.start[j]}, {b.end[j]}) crosses the boundary at {trace.n}; the CSV has no arcs"
-        )
+    buffers = trace.buffers
+    device = np.flatnonzero(~buffers.host)
+    if (buffer := first(~buffers.host & (buffers.end > trace.n))) >= 0:
+        lifetime = f"[{buffers.start[buffer]}, {buffers.end[buffer]})"
+        raise ValueError(f"{path}: buffer {buffer}: {lifetime} crosses the boundary at {trace.n}; the CSV has no arcs")
     if placement is not None:
         placement.check_fits(trace)
-    columns = [b.start, b.end, b.size, *([placement.offset] if placement else [])]
+    columns = [buffers.start, buffers.end, buffers.size, *([placement.offset] if placement else [])]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow([*_NEEDED, *(["offset"] if placement else [])])
-    for j, key in zip(device.tolist(), _ids(trace, device.tolist())):
-        table.writerow([key, *(int(c[j]) for c in columns)])
+    for buffer, key in zip(device.tolist(), _ids(trace, device.tolist())):
+        table.writerow([key, *(int(column[buffer]) for column in columns)])
     write_text(path, text.getvalue())
 
 
 def _ids(trace: Trace, rows: list[int]) -> list[str]:
     """Names serve as ids if they can be told apart and read back; else positions do."""
-    names = [trace.buffers.name[j] for j in rows]
+    names = [trace.buffers.name[buffer] for buffer in rows]
     plain = all(name and name == name.strip() and name.isprintable() for name in names)
-    return names if plain and len(set(names)) == len(names) else [str(j) for j in rows]
+    return names if plain and len(set(names)) == len(names) else [str(buffer) for buffer in rows]

@@ -12,8 +12,8 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.io.schema import Amount, Count, Index, check_keys, check_positions, decode, write_rows
-from gpumem.trace import THE_HOST, UNKNOWN, Csr, Ops, Trace, numbered, told
-from gpumem.trace.kinds import statistics_by_kind, told_statistics
+from gpumem.trace import THE_HOST, UNKNOWN, Csr, Ops, Trace, numbered, optional_column
+from gpumem.trace.kinds import recorded_statistics, statistics_by_kind
 from gpumem.trace.record.recording import NEVER, Recording
 
 
@@ -79,42 +79,43 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw, *, iteratio
 
 
 def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
-    check_positions([b.id for b in buffers], "buffers")
-    check_positions([o.i for o in ops], "ops", "i")
-    for b in buffers:
-        if b.alloc >= len(ops) or (b.free is not None and not b.alloc <= b.free < len(ops)):
+    check_positions([buffer.id for buffer in buffers], "buffers")
+    check_positions([op.i for op in ops], "ops", "i")
+    for buffer in buffers:
+        if buffer.alloc >= len(ops) or (buffer.free is not None and not buffer.alloc <= buffer.free < len(ops)):
             raise ValueError(
-                f"buffers[{b.id}]: alloc {b.alloc} and free {b.free} are not a lifetime within {len(ops)} ops"
+                f"buffers[{buffer.id}]: alloc {buffer.alloc} and free {buffer.free} "
+                f"are not a lifetime within {len(ops)} ops"
             )
-    for o in ops:
-        if stray := set(o.statistics or []) - set(o.inplace) - (set(o.reads) & set(o.writes)):
-            raise ValueError(f"ops[{o.i}].statistics: buffer {min(stray)} is not both read and written")
-        if stray := set(o.inplace).difference(o.writes):
-            raise ValueError(f"ops[{o.i}].inplace: buffer {min(stray)} is not among the writes")
-    reads = [[*o.reads, *(x for x in o.inplace if x not in o.reads)] for o in ops]
+    for op in ops:
+        if stray := set(op.statistics or []) - set(op.inplace) - (set(op.reads) & set(op.writes)):
+            raise ValueError(f"ops[{op.i}].statistics: buffer {min(stray)} is not both read and written")
+        if stray := set(op.inplace).difference(op.writes):
+            raise ValueError(f"ops[{op.i}].inplace: buffer {min(stray)} is not among the writes")
+    reads = [[*op.reads, *(written for written in op.inplace if written not in op.reads)] for op in ops]
     columns = Ops.make(
         Csr.of(reads),
-        Csr.of([o.writes for o in ops]),
-        name=[o.name for o in ops],
-        duration=[UNKNOWN if o.duration_ns is None else o.duration_ns for o in ops],
-        flops=[o.flops for o in ops],
-        moved=[o.bytes for o in ops],
-        rng=[o.rng for o in ops],
-        attributes=told((o.attributes for o in ops), None),
-        module=told((o.module for o in ops), ""),
-        blocking=[o.blocking for o in ops],
-        **numbered([o.host for o in ops], "host", THE_HOST),
+        Csr.of([op.writes for op in ops]),
+        name=[op.name for op in ops],
+        duration=[UNKNOWN if op.duration_ns is None else op.duration_ns for op in ops],
+        flops=[op.flops for op in ops],
+        moved=[op.bytes for op in ops],
+        rng=[op.rng for op in ops],
+        attributes=optional_column((op.attributes for op in ops), None),
+        module=optional_column((op.module for op in ops), ""),
+        blocking=[op.blocking for op in ops],
+        **numbered([op.host for op in ops], "host", THE_HOST),
     )
-    kind = tuple(b.kind for b in buffers)
+    kind = tuple(buffer.kind for buffer in buffers)
     return Recording(
-        np.array([b.bytes for b in buffers], np.int64),
-        np.array([b.alloc for b in buffers], np.int64),
-        np.array([NEVER if b.free is None else b.free for b in buffers], np.int64),
-        kind,
-        tuple(b.name for b in buffers),
-        replace(columns, statistics=told_statistics([o.statistics for o in ops], kind, columns)),
-        shape=told((b.shape for b in buffers), None),
-        dtype=told((b.dtype for b in buffers), ""),
+        np.array([buffer.bytes for buffer in buffers], np.int64),
+        np.array([buffer.alloc for buffer in buffers], np.int64),
+        np.array([NEVER if buffer.free is None else buffer.free for buffer in buffers], np.int64),
+        kind=kind,
+        name=tuple(buffer.name for buffer in buffers),
+        ops=replace(columns, statistics=recorded_statistics([op.statistics for op in ops], kind, columns)),
+        shape=optional_column((buffer.shape for buffer in buffers), None),
+        dtype=optional_column((buffer.dtype for buffer in buffers), ""),
     )
 
 
@@ -169,9 +170,14 @@ def write_recording(
     lo, hi = iterations[0][0], iterations[-1][1]
     if len({*recording.ops.stream.tolist()}) > 1:
         raise ValueError(f"{path}: a recorded trace has one stream, there are {', '.join(recording.ops.streams)}")
-    mine = recording.part(lo, hi)
-    head = {"model": name, "format": 1, "iterations": [(a - lo, b - lo) for a, b in iterations], **(meta or {})}
-    write_rows(path, head, _buffer_rows(mine), _op_rows(mine))
+    part = recording.part(lo, hi)
+    head = {
+        "model": name,
+        "format": 1,
+        "iterations": [(begin - lo, end - lo) for begin, end in iterations],
+        **(meta or {}),
+    }
+    write_rows(path, head, _buffer_rows(part), _op_rows(part))
 
 
 def _buffer_rows(recording: Recording) -> Iterator[_Buffer]:
@@ -186,15 +192,28 @@ def _op_rows(recording: Recording) -> Iterator[_Op]:
     kept: Sequence[list[int] | None] = [None] * len(ops)
     if ops.statistics is not None:
         by_kind = statistics_by_kind(recording.kind, ops).tolist()
-        kept = [None if row == told else row for row, told in zip(ops.statistics.tolist(), by_kind)]
+        kept = [None if row == inferred else row for row, inferred in zip(ops.statistics.tolist(), by_kind)]
     work = (_whole(ops.flops.tolist()), _whole(ops.moved.tolist()), ops.rng.tolist())
-    for o, flops, moved, rng, row in zip(ops, *work, kept):
-        reads, writes, ns = list(o.reads), list(o.writes), None if o.duration == UNKNOWN else o.duration
-        inplace = [x for x in writes if x in reads]
+    for op, flops, moved, rng, row in zip(ops, *work, kept):
+        reads, writes, ns = list(op.reads), list(op.writes), None if op.duration == UNKNOWN else op.duration
+        inplace = [written for written in writes if written in reads]
         yield _Op(
-            o.id, o.name, reads, writes, inplace, flops, moved, ns, rng, row, o.attributes, o.module, o.host, o.blocking
+            op.id,
+            op.name,
+            reads,
+            writes,
+            inplace,
+            flops,
+            moved,
+            ns,
+            rng,
+            row,
+            op.attributes,
+            op.module,
+            op.host,
+            op.blocking,
         )
 
 
 def _whole(amounts: list[float]) -> list[float]:
-    return [int(x) if x.is_integer() else x for x in amounts]
+    return [int(amount) if amount.is_integer() else amount for amount in amounts]

@@ -15,6 +15,7 @@ from gpumem.base.files import replacing
 from gpumem.base.names import meant
 
 T = TypeVar("T")
+# Ranges of numbers in files: below 2**62, so that sums of two of them fit in int64; -1 stands for none.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 Amount = Annotated[float, msgspec.Meta(ge=0, lt=2.0**63)]
 Index = Annotated[int, msgspec.Meta(ge=-1, lt=2**62)]
@@ -35,8 +36,8 @@ def decode(raw: bytes | msgspec.Raw, kind: type[T], where: str) -> T:
     except msgspec.ValidationError as error:
         what, _, place = str(error).rpartition(" - at `$")
         what, place = (what, place.removesuffix("`")) if what else (place, "")
-        told = f"{what[0].lower()}{what[1:]}{_found(bytes(raw), place)}{_meant(what, kind)}"
-        raise ValueError(f"{where}{place}: {told}") from None
+        problem = f"{what[0].lower()}{what[1:]}{_found(bytes(raw), place)}{_meant(what, kind)}"
+        raise ValueError(f"{where}{place}: {problem}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where}: {error}{_near(bytes(raw), str(error))}") from None
 
@@ -95,10 +96,10 @@ def check_keys(raw: msgspec.Raw, known: Collection[str], where: str) -> None:
     others = set[str]().union(*rows).difference(known)
     near = {key: difflib.get_close_matches(_plain(key), plain, 1, NEAR) for key in others}
     meant = {key: plain[names[0]] for key, names in near.items() if names}
-    for i, row in enumerate(rows if meant else ()):
+    for position, row in enumerate(rows if meant else ()):
         for key in row:
             if key in meant and meant[key] not in row:
-                place = f"{where}[{i}]" if listed else where
+                place = f"{where}[{position}]" if listed else where
                 raise ValueError(f"{place}: key {key!r} is unknown; did you mean {meant[key]!r}?")
 
 

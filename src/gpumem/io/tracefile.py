@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from gpumem.io.schema import Count, Index, check_positions, decode, write_rows
-from gpumem.trace import I64, ROLES, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, numbered, told
-from gpumem.trace.kinds import statistics_by_kind, told_statistics
+from gpumem.trace import I64, ROLES, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, numbered, optional_column
+from gpumem.trace.kinds import recorded_statistics, statistics_by_kind
 from gpumem.trace.placement import NOWHERE, Placement
 
 FORMAT = "gpumem.trace/1"
@@ -63,56 +63,56 @@ class _Op(msgspec.Struct, gc=False, omit_defaults=True, forbid_unknown_fields=Tr
 def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Trace, Placement | None]:
     """Read a trace in gpumem's own format, and its placement if every device buffer has an offset."""
     head = decode(meta, _Meta, "meta")
-    b, o = decode(buffers, list[_Buffer], "buffers"), decode(ops, list[_Op], "ops")
-    check_positions([x.id for x in b], "buffers")
-    check_positions([x.i for x in o], "ops", "i")
-    if o and head.n_ops != len(o):
-        raise ValueError(f"meta.n_ops: {head.n_ops}, but there are {len(o)} ops")
-    kind = [x.kind for x in b]
+    buffer_rows, op_rows = decode(buffers, list[_Buffer], "buffers"), decode(ops, list[_Op], "ops")
+    check_positions([row.id for row in buffer_rows], "buffers")
+    check_positions([row.i for row in op_rows], "ops", "i")
+    if op_rows and head.n_ops != len(op_rows):
+        raise ValueError(f"meta.n_ops: {head.n_ops}, but there are {len(op_rows)} ops")
+    kind = [row.kind for row in buffer_rows]
     columns = Ops.make(
-        Csr.of([x.reads for x in o]),
-        Csr.of([x.writes for x in o]),
-        name=[x.name for x in o],
-        **numbered([x.stream for x in o], "stream", "compute"),
-        duration=[x.duration_ns for x in o],
-        role=[ROLES.index(x.role) for x in o],
-        of=[UNKNOWN if x.of is None else x.of for x in o],
-        rng=[x.rng for x in o],
-        attributes=told((x.attributes for x in o), None),
-        module=told((x.module for x in o), ""),
-        blocking=[x.blocking for x in o],
-        **numbered([x.host for x in o], "host", THE_HOST),
+        Csr.of([row.reads for row in op_rows]),
+        Csr.of([row.writes for row in op_rows]),
+        name=[row.name for row in op_rows],
+        **numbered([row.stream for row in op_rows], "stream", "compute"),
+        duration=[row.duration_ns for row in op_rows],
+        role=[ROLES.index(row.role) for row in op_rows],
+        of=[UNKNOWN if row.of is None else row.of for row in op_rows],
+        rng=[row.rng for row in op_rows],
+        attributes=optional_column((row.attributes for row in op_rows), None),
+        module=optional_column((row.module for row in op_rows), ""),
+        blocking=[row.blocking for row in op_rows],
+        **numbered([row.host for row in op_rows], "host", THE_HOST),
     )
     trace = Trace(
         Buffers.make(
-            [x.bytes for x in b],
-            [x.start for x in b],
-            [x.end for x in b],
-            persistent=[x.persistent for x in b],
-            host=[x.space == "host" for x in b],
+            [row.bytes for row in buffer_rows],
+            [row.start for row in buffer_rows],
+            [row.end for row in buffer_rows],
+            persistent=[row.persistent for row in buffer_rows],
+            host=[row.space == "host" for row in buffer_rows],
             kind=kind,
-            of=[UNKNOWN if x.of is None else x.of for x in b],
-            shape=told((x.shape for x in b), None),
-            dtype=told((x.dtype for x in b), ""),
+            of=[UNKNOWN if row.of is None else row.of for row in buffer_rows],
+            shape=optional_column((row.shape for row in buffer_rows), None),
+            dtype=optional_column((row.dtype for row in buffer_rows), ""),
         ),
-        replace(columns, statistics=told_statistics([x.statistics for x in o], kind, columns)),
+        replace(columns, statistics=recorded_statistics([row.statistics for row in op_rows], kind, columns)),
         head.n_ops,
         name=head.name,
     )
-    return trace, _placement(trace, [x.offset for x in b], head.height)
+    return trace, _placement(trace, [row.offset for row in buffer_rows], head.height)
 
 
 def _placement(trace: Trace, offsets: list[int | None], height: int | None) -> Placement | None:
     on_device = (~trace.buffers.host).tolist()
-    for i, (offset, device) in enumerate(zip(offsets, on_device)):
+    for buffer, (offset, device) in enumerate(zip(offsets, on_device)):
         if offset is not None and not device:
-            raise ValueError(f"buffers[{i}].offset: {offset}, but the buffer is on the host")
-    missing = [i for i, (offset, device) in enumerate(zip(offsets, on_device)) if device and offset is None]
+            raise ValueError(f"buffers[{buffer}].offset: {offset}, but the buffer is on the host")
+    missing = [buffer for buffer, (offset, device) in enumerate(zip(offsets, on_device)) if device and offset is None]
     if len(missing) == sum(on_device):
         return None
     if missing:
         raise ValueError(f"buffers[{missing[0]}]: no offset, though other device buffers have one")
-    at = np.array([NOWHERE if x is None else x for x in offsets], np.int64)
+    at = np.array([NOWHERE if place is None else place for place in offsets], np.int64)
     placed = Placement.at(trace, at)
     if height is not None and height < placed.height:
         raise ValueError(f"meta.height: {height}, but buffers reach up to {placed.height}")
@@ -147,16 +147,28 @@ def write(
 
 def _buffer_rows(trace: Trace, placement: Placement | None) -> Iterator[_Buffer]:
     offset = [NOWHERE] * len(trace.buffers) if placement is None else placement.offset.tolist()
-    for b, at in zip(trace.buffers, offset):
-        space: Literal["device", "host"] = "host" if b.space == "host" else "device"
+    for buffers, at in zip(trace.buffers, offset):
+        space: Literal["device", "host"] = "host" if buffers.space == "host" else "device"
         place = None if at == NOWHERE else at
-        yield _Buffer(b.id, b.size, b.start, b.end, b.persistent, b.kind, space, place, b.of, b.shape, b.dtype)
+        yield _Buffer(
+            buffers.id,
+            buffers.size,
+            buffers.start,
+            buffers.end,
+            buffers.persistent,
+            buffers.kind,
+            space,
+            place,
+            buffers.of,
+            buffers.shape,
+            buffers.dtype,
+        )
 
 
 def _op_rows(trace: Trace, duration: I64) -> Iterator[_Op]:
     ops = trace.ops
     by_kind = statistics_by_kind(trace.buffers.kind, ops).tolist()
-    kept = [None if row == told else row for row, told in zip(trace.statistics.tolist(), by_kind)]
-    for o, ns, rng, row in zip(ops, duration.tolist(), ops.rng.tolist(), kept):
-        columns: tuple[Any, ...] = (ns, o.role, o.of, rng, row, o.attributes, o.module, o.host, o.blocking)
-        yield _Op(o.id, o.name, o.stream, list(o.reads), list(o.writes), *columns)
+    kept = [None if row == inferred else row for row, inferred in zip(trace.statistics.tolist(), by_kind)]
+    for op, ns, rng, row in zip(ops, duration.tolist(), ops.rng.tolist(), kept):
+        columns: tuple[Any, ...] = (ns, op.role, op.of, rng, row, op.attributes, op.module, op.host, op.blocking)
+        yield _Op(op.id, op.name, op.stream, list(op.reads), list(op.writes), *columns)

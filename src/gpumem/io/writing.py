@@ -45,7 +45,7 @@ def write(
     capacity : int, optional
         Bytes the pool must fit; the placement's height where left out.
     makespan_ns : int, optional
-        One iteration by the placed clock.
+        One iteration by the address-aware simulation.
 
     Raises
     ------
@@ -90,12 +90,12 @@ def _durations(path: str | Path, trace: Trace, machine: Machine | None, duration
         ns = int_column(duration, "duration")
         if len(ns) != len(trace.ops):
             raise ValueError(f"{path}: {len(trace.ops)} ops, but {len(ns)} durations")
-        if (i := first((ns < 0) | (ns >= MAX_NS))) >= 0:
-            raise ValueError(f"{path}: duration[{i}]: {ns[i]} ns is not in [0, 2**53)")
+        if (op := first((ns < 0) | (ns >= MAX_NS))) >= 0:
+            raise ValueError(f"{path}: duration[{op}]: {ns[op]} ns is not in [0, 2**53)")
         return ns
     if machine is not None and len(trace.ops):
         return machine.durations(trace)
-    if (i := first(trace.ops.duration == UNKNOWN)) >= 0:
-        told = f"op {i} ({trace.ops.name[i]!r:.60}) was not measured, so it has no duration"
-        raise ValueError(f"{path}: {told}; machine='v100' would estimate it, duration= gives all of them")
+    if (op := first(trace.ops.duration == UNKNOWN)) >= 0:
+        problem = f"op {op} ({trace.ops.name[op]!r:.60}) was not measured, so it has no duration"
+        raise ValueError(f"{path}: {problem}; machine='v100' would estimate it, duration= gives all of them")
     return trace.ops.duration

@@ -56,7 +56,7 @@ def steady(outcome: Outcome, first: int | None = None) -> dict[str, Steady]:
     >>> from gpumem.jobs import Job, simulate_jobs
     >>> from gpumem.simulator import Machine
     >>> out = simulate_jobs([Job("a", bundled("mlp3"), iterations=4)], Machine.named("rtx2080ti"), 2**40)
-    >>> steady(out)["a"].iterations, steady(out)["a"].peak == bundled("mlp3").peak_load
+    >>> steady(out)["a"].iterations, steady(out)["a"].peak == bundled("mlp3").peak_live_bytes
     (range(0, 4), True)
     """
     until = min((job.leave for job in outcome.jobs if job.start), default=0)
@@ -134,7 +134,7 @@ def by_iteration(planned: Outcome, unmanaged: Outcome) -> list[IterationCost]:
     >>> from gpumem.jobs import Job, Policy, simulate_jobs, unmanaged
     >>> from gpumem.simulator import Machine, Uncertainty
     >>> trace, machine, off = bundled("vgg16"), Machine.named("rtx2080ti"), Uncertainty(spread=0.6)
-    >>> job, most = Job("a", trace, iterations=6), trace.peak_load
+    >>> job, most = Job("a", trace, iterations=6), trace.peak_live_bytes
     >>> before = simulate_jobs([job], machine, most, Policy(unmanaged), uncertainty=off)
     >>> after = simulate_jobs([job], machine, most * 4 // 5, Policy(replan="windows"), uncertainty=off)
     >>> [f"{turn.eor:.3f}" for turn in by_iteration(after, before)]

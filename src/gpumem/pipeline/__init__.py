@@ -12,7 +12,12 @@ from gpumem.base.exports import lazy_interface
 
 if TYPE_CHECKING:
     from gpumem.check.verdict import Checked as Checked
-    from gpumem.pipeline.compare_planners import Among as Among, Tried as Tried, among as among, least as least
+    from gpumem.pipeline.compare_planners import (
+        Attempt as Attempt,
+        PlannerComparison as PlannerComparison,
+        compare_planners as compare_planners,
+        smallest_pool as smallest_pool,
+    )
     from gpumem.pipeline.footprint import (
         Footprint as Footprint,
         by_allocators as by_allocators,
@@ -26,7 +31,11 @@ if TYPE_CHECKING:
         Workload as Workload,
         compare as compare,
     )
-    from gpumem.pipeline.requirement import Need as Need, at_the_peak as at_the_peak, need as need
-    from gpumem.pipeline.swap_and_place import Combined as Combined, in_pool as in_pool, settle as settle
+    from gpumem.pipeline.requirement import (
+        Requirement as Requirement,
+        peak_by_kind as peak_by_kind,
+        requirement as requirement,
+    )
+    from gpumem.pipeline.swap_and_place import Combined as Combined, in_pool as in_pool, refine_limit as refine_limit
 
 lazy_interface(__name__)

@@ -26,18 +26,22 @@ QUICK = ("tensile", "checkpoint", "capuchin")  # where any plan will do
 # While a program runs: those of milliseconds first, whose plan it follows meanwhile; the second reaches what can be
 # reached.
 IN_A_RUN = ("tensile", "on-demand-nonblocking", *BEST)
-HASTY = MappingProxyType({"effort": 0.01})  # where there is no end, and hardly a plan: what the search begins with
-ENOUGH = 0.001  # overhead: what costs less is not made cheaper
-STEPS = 64  # the least pool is found to such a part of what there is between too little and enough
-BEFORE, EACH = 0.2, 0.3  # shares of the time that is left: for the footprint without a plan; for each pool
-MIB = 2**20
+# Where there is no end, and hardly a plan: what the search begins with. Not tuned.
+HASTY = MappingProxyType({"effort": 0.01})
+# Overhead: a plan that costs no more ends the comparison. Not tuned.
+ENOUGH = 0.001
+# The smallest pool is found to 1/64 of what lies between too little and enough, in six halvings. Not tuned.
+STEPS = 64
+# Shares of the time that is left: for the footprint without a plan; for each pool. Not tuned.
+BEFORE, EACH = 0.2, 0.3
+MIB = 2**20  # bytes: pools are reported in whole MiB
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class Attempt:
     """What came of one planner: an overhead, or why there is none; `error` where it raised what no planner should.
 
-    >>> print(Tried("tensile", 0.125)), print(Tried("vdnn", why="not reached"))
+    >>> print(Attempt("tensile", 0.125)), print(Attempt("vdnn", why="not reached"))
     tensile 12.50%
     vdnn: not reached
     (None, None)
@@ -53,20 +57,20 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Among(Shown):
+class PlannerComparison(Shown):
     """What several planners made of a trace and a limit.
 
     Parameters
     ----------
     planned : Planned, optional
         The cheapest plan, if any gets there at that cost.
-    tried : tuple of Tried
+    tried : tuple of Attempt
     needs : int
         Bytes that some op holds whatever is done, where a planner proved that the limit is less.
     """
 
     planned: Planned | None
-    tried: tuple[Tried, ...]
+    tried: tuple[Attempt, ...]
     needs: int = 0
 
     def _facts(self) -> Facts:
@@ -74,7 +78,7 @@ class Among(Shown):
 
 
 @strict
-def among(
+def compare_planners(  # noqa: PLR0913  its options are by keyword only
     trace: Trace,
     machine: Machine,
     pool: int | None = None,
@@ -88,7 +92,7 @@ def among(
     offer: Callable[[Planned], object] | None = None,
     progress: work.Progress | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
-) -> Among:
+) -> PlannerComparison:
     """Plan for a limit with several planners; the clock that judges every plan says which one is cheapest.
 
     Parameters
@@ -113,7 +117,7 @@ def among(
 
     Returns
     -------
-    Among
+    PlannerComparison
         Without a plan where none gets to the limit at that cost. A planner that fails costs the others nothing: `tried`
         has its error.
 
@@ -127,7 +131,8 @@ def among(
     Examples
     --------
     >>> from gpumem import bundled
-    >>> chosen = among(bundled("vgg16"), Machine.named("gtx1080ti"), 350 * 2**20, planners=["capuchin", "heuristic"])
+    >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
+    >>> chosen = compare_planners(trace, machine, 350 * 2**20, planners=["capuchin", "heuristic"])
     >>> [str(tried) for tried in chosen.tried], chosen.planned.planner
     (['capuchin 3.69%', 'heuristic 0.22%'], 'heuristic')
     """
@@ -136,13 +141,13 @@ def among(
     limit = pool if load is None else load
     assert limit is not None
     asked = planners_of(planners)
-    good, tried, needs = dict[str, Planned](), list[Tried](), 0
+    good, tried, needs = dict[str, Planned](), list[Attempt](), 0
     with work.within(None, progress):
         with work.within(seconds):
             for k, (name, planner) in enumerate(asked.items()):
                 work.step(k, len(asked))
                 if work.over():
-                    tried.append(Tried(name, why=work.LATE))
+                    tried.append(Attempt(name, why=work.LATE))
                     continue
                 own = planner.known(options) | {"planner": name if name in planners else planner}
                 call = partial(plan, trace, machine, pool=pool, load=load, check=False, **own)
@@ -162,25 +167,25 @@ def among(
             best = _best(good, tried, check)
     if tried and all(one.error for one in tried):
         raise next(one.error for one in tried if one.error)
-    return Among(best, tuple(tried), needs)
+    return PlannerComparison(best, tuple(tried), needs)
 
 
-def _try(name: str, call: Callable[..., Planned]) -> tuple[Tried, Planned | None, int]:
+def _try(name: str, call: Callable[..., Planned]) -> tuple[Attempt, Planned | None, int]:
     """Ask one planner; return what came of it, its plan, and the bytes that it proved to be needed."""
     try:
         found = call()
     except (NotReached, Infeasible) as stop:
-        return Tried(name, why=str(stop)), None, stop.needs if isinstance(stop, Infeasible) else 0
+        return Attempt(name, why=str(stop)), None, stop.needs if isinstance(stop, Infeasible) else 0
     except Exception as error:  # whatever it is, the others have nothing to do with it
         return _failed(name, error), None, 0
-    return Tried(name, found.overhead), found, 0
+    return Attempt(name, found.overhead), found, 0
 
 
-def _failed(name: str, error: Exception) -> Tried:
-    return Tried(name, why=f"failed: {failure(error)}", error=error)
+def _failed(name: str, error: Exception) -> Attempt:
+    return Attempt(name, why=f"failed: {failure(error)}", error=error)
 
 
-def _best(good: Mapping[str, Planned], tried: list[Tried], check: bool) -> Planned | None:
+def _best(good: Mapping[str, Planned], tried: list[Attempt], check: bool) -> Planned | None:
     """Return the cheapest plan, with `check` the cheapest that passes the oracles; `tried` has the others."""
     for name in sorted(good, key=lambda name: good[name].overhead):
         if not check:
@@ -195,7 +200,7 @@ def _best(good: Mapping[str, Planned], tried: list[Tried], check: bool) -> Plann
 
 @strict
 @work.budgeted
-def least(
+def smallest_pool(
     trace: Trace,
     machine: Machine,
     too_little: int,
@@ -213,7 +218,7 @@ def least(
     too_little : int
         Bytes of a pool that none can do with.
     planners, overhead, seconds, options
-        As in `among`; the first plan that costs no more counts.
+        As in `compare_planners`; the first plan that costs no more counts.
 
     Returns
     -------
@@ -231,7 +236,7 @@ def least(
         work.tell(f"looking for the least limit: {human(pool * MIB)}")
         how: dict[str, Any] = {"planners": planners, "overhead": overhead, "options": options}
         with work.part(share=EACH):
-            found = among(trace, machine, pool * MIB, enough=inf, check=False, **how)
+            found = compare_planners(trace, machine, pool * MIB, enough=inf, check=False, **how)
         if found.planned is None:
             low = max(pool, found.needs // MIB)
         else:
@@ -253,7 +258,7 @@ def asking(
     planners: Sequence[str | AnyPlanner] = IN_A_RUN,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[[Trace, float | None, Offer], tuple[bool, list[str]]]:
-    """Return what asks several planners about a trace within a load limit; the cheapest by the capacity clock counts.
+    """Return what asks several planners about a trace; the byte-counting simulation says which is cheapest.
 
     Each plan that is the cheapest so far is offered. The answer is whether more time is of no use, and a line for each
     planner that was asked. Without seconds a search looks no further than where it begins.
@@ -262,7 +267,7 @@ def asking(
     def ask(trace: Trace, seconds: float | None, offer: Offer) -> tuple[bool, list[str]]:
         given = options if seconds is not None else {**HASTY, **options}
         how: dict[str, Any] = {"planners": planners, "seconds": seconds, "options": given, "check": False}
-        found = among(trace, machine, load=limit, offer=lambda one: offer(one.plan), **how)
+        found = compare_planners(trace, machine, load=limit, offer=lambda one: offer(one.plan), **how)
         return found.planned is not None or bool(found.needs), [f"planner {tried}" for tried in found.tried]
 
     return ask

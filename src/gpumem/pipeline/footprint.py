@@ -28,12 +28,12 @@ class Footprint:
     ----------
     trace, name : str
         Of the trace; of the planner or allocator.
-    buffers, peak_load : int
+    buffers, peak_live_bytes : int
         Of the trace.
     size : int
         Bytes: the height of a planner's placement, the bytes that an allocator reserved.
     bound : int
-        Bytes that nothing of that kind goes below: at least the peak load.
+        Bytes that nothing of that kind goes below: at least the peak live bytes.
     seconds : float
         Spent on planning or replaying; compiling does not count.
     placement : Placement
@@ -42,7 +42,7 @@ class Footprint:
     trace: str
     name: str
     buffers: int
-    peak_load: int
+    peak_live_bytes: int
     size: int
     bound: int
     seconds: float
@@ -50,8 +50,8 @@ class Footprint:
 
     @property
     def ratio(self) -> float:
-        """The competitive ratio: footprint over peak load (1.0 where the load is 0)."""
-        return self.size / self.peak_load if self.peak_load else 1.0
+        """The fragmentation ratio: footprint over peak live bytes (1.0 where the live bytes are 0)."""
+        return self.size / self.peak_live_bytes if self.peak_live_bytes else 1.0
 
     @property
     def optimal(self) -> bool:
@@ -63,7 +63,7 @@ class Footprint:
         return {
             "planner": self.name,
             "buffers": self.buffers,
-            "peak_load": self.peak_load,
+            "peak_live_bytes": self.peak_live_bytes,
             "footprint": self.size,
             "ratio": self.ratio,
             "bound": self.bound,
@@ -79,7 +79,7 @@ def placed(trace: Trace, planner: Callable[[Trace], Placement], *, name: str = "
     Returns
     -------
     Footprint
-        The bound is the placement's, or the peak load where that is higher. It holds for the alignment asked for.
+        The bound is the placement's, or the peak live bytes where that is higher. It holds for the alignment asked for.
 
     Examples
     --------
@@ -93,9 +93,16 @@ def placed(trace: Trace, planner: Callable[[Trace], Placement], *, name: str = "
     begin = now()
     placement = planner(trace)
     seconds = now() - begin
-    peak = trace.peak_load
+    peak = trace.peak_live_bytes
     return Footprint(
-        trace.name, name, len(trace.buffers), peak, placement.height, max(placement.bound, peak), seconds, placement
+        trace.name,
+        name,
+        buffers=len(trace.buffers),
+        peak_live_bytes=peak,
+        size=placement.height,
+        bound=max(placement.bound, peak),
+        seconds=seconds,
+        placement=placement,
     )
 
 
@@ -106,8 +113,8 @@ def replayed(trace: Trace, make: Callable[[], Pool], *, name: str = "") -> Footp
     Returns
     -------
     Footprint
-        `size` is what was reserved at most. The bound is the peak load: segments may lie anywhere, so that a bound on
-        the height of a pool is none for them.
+        `size` is what was reserved at most. The bound is the peak live bytes: segments may lie anywhere, so that a
+        bound on the height of a pool is none for them.
 
     Raises
     ------
@@ -127,8 +134,17 @@ def replayed(trace: Trace, make: Callable[[], Pool], *, name: str = "") -> Footp
     begin, allocator = now(), make()
     placement = replay(trace, allocator)
     seconds = now() - begin
-    peak, size = trace.peak_load, allocator.statistics.reserved.peak
-    return Footprint(trace.name, name, len(trace.buffers), peak, size, peak, seconds, placement)
+    peak, size = trace.peak_live_bytes, allocator.statistics.reserved.peak
+    return Footprint(
+        trace.name,
+        name,
+        buffers=len(trace.buffers),
+        peak_live_bytes=peak,
+        size=size,
+        bound=peak,
+        seconds=seconds,
+        placement=placement,
+    )
 
 
 @strict

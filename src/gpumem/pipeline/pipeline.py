@@ -18,7 +18,7 @@ from gpumem.base.units import amount, human, human_ns
 from gpumem.check.verdict import blamed, self_check
 from gpumem.pipeline.planned import Planned
 from gpumem.pipeline.report import Run
-from gpumem.pipeline.swap_and_place import FAR, Combined, at_load, cheapest, in_pool, settle
+from gpumem.pipeline.swap_and_place import FAR, Combined, at_load, cheapest, in_pool, refine_limit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.simulator.timeline import Timeline
@@ -31,10 +31,12 @@ from gpumem.swap.search.robust import PRICE, off_by
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
-QUICK = {"effort": 0.03}, {"effort": 0.2}  # of swap and pool planners: to find out which load fits a pool
+# Of swap and pool planners, to find out which load fits a pool. Not tuned.
+QUICK = {"effort": 0.03}, {"effort": 0.2}
 PLACING = {"effort": 1.0}  # of the pool planner: the same each time, where a target alone would take what time there is
-THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans around it
-PLANS = 3
+# Of swap planners that are asked for several plans around it. Not tuned.
+THOROUGH = {"effort": 0.4}
+PLANS = 3  # that are refined around the first that fits: not tuned
 TOLD = ("seconds", "progress")  # what all planners are told, beside their options
 # Shares of the time that is left: to place the unswapped trace; to plan and place, before the result is judged and
 # checked; of that for the one plan that a load limit takes; for each call where a pool takes several; for what a
@@ -129,7 +131,7 @@ class Case(Shown):
             first = own if first is None else min(first, own, key=lambda found: self.judge(found).makespan)
         if not again:
             return first
-        return settle(
+        return refine_limit(
             self.trace,
             self.pool,
             first,
@@ -182,7 +184,7 @@ class Case(Shown):
         """Run what was planned by the clock that the limit asks for."""
         with self_check():
             if self.load is not None:
-                if found.trace.peak_load > self.load:
+                if found.trace.peak_live_bytes > self.load:
                     oracles.budget(found.trace, self.load)
                 return simulate(found.trace, self.machine, capacity=self.load)
             return simulate(found.trace, self.machine, found.placement)
@@ -210,7 +212,7 @@ def _hurried(call: Callable[..., T], share: float) -> Callable[..., T]:
 
 @strict
 @work.budgeted
-def plan(
+def plan(  # noqa: PLR0913  its options are by keyword only
     trace: Trace,
     machine: Machine | str,
     *,
@@ -234,9 +236,9 @@ def plan(
     machine : Machine or str
         A machine, or the name of a preset.
     pool, load : int or str, optional
-        Bytes, or a text such as `"300MiB"` or `"70%"` (of the peak load). `pool` is the size of the pool, and the
-        placed clock judges. `load` is the papers' limit, of the load, and the capacity clock judges. With both, the
-        pool must fit and the capacity clock judges; with neither, the pool is what the
+        Bytes, or a text such as `"300MiB"` or `"70%"` (of the peak live bytes). `pool` is the size of the pool, and the
+        address-aware simulation judges. `load` is the papers' limit, of the load, and the byte-counting simulation
+        judges. With both, the pool must fit and the byte-counting simulation judges; with neither, the pool is what the
         machine has available.
     planner : str or callable
         A name in `swap.PLANNERS`, or `module:name` of one of your own; a record such as `swap.Search(effort=0.1)`, or
@@ -290,7 +292,7 @@ def plan(
     >>> planned = gpumem.plan(gpumem.bundled("vgg16"), "gtx1080ti", load="70%")
     >>> planned
     Planned(vgg16_cifar_b100, load of 323.42 MiB on gtx1080ti: 7 swaps by search, footprint 353.48 MiB, overhead 0.00%)
-    >>> planned.trace.peak_load <= planned.load
+    >>> planned.trace.peak_live_bytes <= planned.load
     True
     """
     if not len(trace.ops):
@@ -300,9 +302,9 @@ def plan(
     call = planner_of(planner)
     name = planner if isinstance(planner, str) else call.name
     scores = _scores(call, name, not isinstance(planner, str), score)
-    options = _options(call, name, options, trace.peak_load)
+    options = _options(call, name, options, trace.peak_live_bytes)
     given = {what: limit for what, limit in (("pool", pool), ("load", load)) if limit is not None}
-    limits = {what: amount(limit, trace.peak_load, what) for what, limit in given.items()}
+    limits = {what: amount(limit, trace.peak_live_bytes, what) for what, limit in given.items()}
     case = Case.of(trace, machine, **limits, placer=placer, alignment=alignment)
 
     def solve(score: str) -> Combined:

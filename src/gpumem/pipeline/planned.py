@@ -39,9 +39,9 @@ class Planned(Shown):
     machine : Machine
     before, after : Run
         Trace, placement and timeline, without the plan and with it. Timelines are by the clock that judges: the
-        capacity clock where a load was asked for, else the placed clock.
+        byte-counting simulation where a load was asked for, else the address-aware simulation.
     placed : Timeline
-        Of `after`, by the placed clock whatever the limit.
+        Of `after`, by the address-aware simulation whatever the limit.
     pool, load : int, optional
         Bytes that were asked for.
     load_limit : int
@@ -84,7 +84,7 @@ class Planned(Shown):
 
     @property
     def placed_overhead(self) -> float:
-        """The same by the placed clock, whatever the limit: `placed` against the placed unswapped trace."""
+        """The same by the address-aware simulation, whatever the limit: `placed` against the placed unswapped trace."""
         base = baseline(self.before.trace, self.machine, self.trace, self.before.placement)
         return self.placed.overhead(base)
 
@@ -114,7 +114,7 @@ class Planned(Shown):
     def _repr_html_(self) -> str:
         runs, out = (self.before, self.after), [human(run.copied(COPY_OUT)) for run in (self.before, self.after)]
         rows = [
-            ["peak load", *(human(run.trace.peak_load) for run in runs)],
+            ["peak load", *(human(run.trace.peak_live_bytes) for run in runs)],
             ["footprint", *(human(run.placement.height) for run in runs)],
             ["iteration", *(human_ns(run.timeline.makespan) for run in runs)],
             ["copied out", *out],
@@ -132,7 +132,7 @@ class Planned(Shown):
         columns: dict[str, list[Any]] = {
             "ops": [run.trace.n for run in runs.values()],
             "buffers": [len(run.trace.buffers) for run in runs.values()],
-            "peak_load_bytes": [run.trace.peak_load for run in runs.values()],
+            "peak_live_bytes": [run.trace.peak_live_bytes for run in runs.values()],
             "footprint_bytes": [run.placement.height for run in runs.values()],
             "ratio": [run.placement.ratio(run.trace) for run in runs.values()],
             "copied_out_bytes": [run.copied(COPY_OUT) for run in runs.values()],
@@ -150,9 +150,9 @@ class Planned(Shown):
     def row(self) -> dict[str, object]:
         """Return all figures for programs: bytes, nanoseconds, `overhead` as a fraction.
 
-        `swaps` and `recomputed` count gaps; `reruns` the ops that run again, `recompute_ns` their time in an iteration;
-        `held` and `tails` the `Hold` decisions, which keep values for reruns, or drop dead tails. `limit` is the size
-        of the pool, if one was asked for, `score` empty where the planner has none.
+        `swaps` and `recomputed` count gaps; `reruns` the recomputed ops, `recompute_ns` their time in an
+        iteration; `held` and `tails` the `Hold` decisions, which keep values for recomputations, or drop dead tails.
+        `limit` is the size of the pool, if one was asked for, `score` empty where the planner has none.
         """
         before, after = self.before, self.after
         return {
@@ -166,8 +166,8 @@ class Planned(Shown):
             "load_limit": self.load_limit,
             "clock": self.clock,
             **asdict(self.counts),
-            "peak_load": before.trace.peak_load,
-            "peak_load_after": after.trace.peak_load,
+            "peak_live_bytes": before.trace.peak_live_bytes,
+            "peak_live_bytes_after": after.trace.peak_live_bytes,
             "footprint": before.placement.height,
             "footprint_after": after.placement.height,
             "ratio": before.placement.ratio(before.trace),
@@ -199,7 +199,7 @@ class Planned(Shown):
             f"{trace.name}: {trace.n} ops, {len(trace.buffers)} buffers, on {self.machine.name}, {goal}",
             "",
             f"{'':26}{'before':>14}{'after':>14}{'change':>10}",
-            versus("peak load", trace.peak_load, after.trace.peak_load, human),
+            versus("peak load", trace.peak_live_bytes, after.trace.peak_live_bytes, human),
             versus("footprint", before.placement.height, after.placement.height, human),
             f"{'competitive ratio':26}{ratios}",
             versus(f"iteration ({self.clock} clock)", before.timeline.makespan, after.timeline.makespan, human_ns),
@@ -209,8 +209,8 @@ class Planned(Shown):
             *([f"{'as it turns out':26}{self.realised}"] if self.realised else []),
             f"{'stalls':26}{stalls}",
         ]
-        told = unswapped(trace.peak_load, before.placement.height, self.pool, load_limit)
-        return "\n".join([*lines, *(["", told] if told else [])])
+        warning = unswapped(trace.peak_live_bytes, before.placement.height, self.pool, load_limit)
+        return "\n".join([*lines, *(["", warning] if warning else [])])
 
     @strict
     def under(self, uncertainty: Uncertainty, *, draws: int = DRAWS) -> Planned:

@@ -169,7 +169,15 @@ def compare(
     ops = [f"what op {i} read" for i in np.flatnonzero(read[0] != read[1]).tolist()]
     called = {of: workload.names.get(of, f"buffer {of}") for of in held}
     differing = (*(called[of] for of in wrong), *ops)
-    return Comparison(planned, where, iterations, sides[0], sides[1], tuple(called.values()), differing)
+    return Comparison(
+        planned,
+        where,
+        iterations=iterations,
+        before=sides[0],
+        after=sides[1],
+        compared=tuple(called.values()),
+        differing=differing,
+    )
 
 
 def _ready(half: Run, backend: Backend, launch: Launch, host: Placement | None, state: State) -> Program:

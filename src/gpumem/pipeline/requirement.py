@@ -15,11 +15,12 @@ from gpumem.simulator import workspaces as convolving
 from gpumem.simulator.machine import Machine
 from gpumem.trace import Trace
 
-CONTEXT = 512 * 2**20  # what a CUDA context and the libraries' handles take, about, where the machine does not say
+# Bytes of a CUDA context and the libraries' handles, about, where the machine does not say. Not tuned.
+CONTEXT = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Need(Shown):
+class Requirement(Shown):
     """Bytes of a device that a step takes as it is, apart from the context.
 
     Parameters
@@ -49,7 +50,7 @@ class Need(Shown):
 
 
 @strict
-def need(trace: Trace, worked: Trace | None = None) -> Need:
+def requirement(trace: Trace, worked: Trace | None = None) -> Requirement:
     """Replay a step through PyTorch's caching allocator.
 
     Parameters
@@ -61,22 +62,22 @@ def need(trace: Trace, worked: Trace | None = None) -> Need:
 
     Returns
     -------
-    Need
+    Requirement
 
     Notes
     -----
-    O(B log B). What is reserved is the most after some iterations: it settles with them.
+    O(B log B). What is reserved is the most after some iterations: it grows for a few, then stays.
 
     Examples
     --------
     >>> from gpumem import bundled
-    >>> need(bundled("mlp3"))
-    Need(live 231.70 MiB, reserved 242.00 MiB, workspaces 0 B)
+    >>> requirement(bundled("mlp3"))
+    Requirement(live 231.70 MiB, reserved 242.00 MiB, workspaces 0 B)
     """
     worked = convolving.add(trace) if worked is None else worked
     tensors = _reserved(trace)
     reserved = tensors if worked is trace else max(tensors, _reserved(worked))
-    return Need(trace.peak_load, at_the_peak(trace), tensors, reserved)
+    return Requirement(trace.peak_live_bytes, peak_by_kind(trace), tensors, reserved)
 
 
 def _reserved(trace: Trace) -> int:
@@ -87,8 +88,8 @@ def _reserved(trace: Trace) -> int:
 
 
 @strict
-def at_the_peak(trace: Trace) -> tuple[tuple[str, int], ...]:
-    """Return what the device's memory is for where the load is largest: kinds and bytes, the most bytes first."""
+def peak_by_kind(trace: Trace) -> tuple[tuple[str, int], ...]:
+    """Return what the device's memory is for where the live bytes are most: kinds and bytes, the most bytes first."""
     b, op = trace.buffers, trace.peak[0]
     alive = ((op - b.start) % trace.n < b.end - b.start) & ~b.host
     held: Counter[str] = Counter()

@@ -14,12 +14,14 @@ from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
-STEPS = 200  # load limits are tried 1/200 of the peak load apart
+# Load limits are tried 1/200 of the peak live bytes apart: not tuned.
+STEPS = 200
 FAR = 2**62  # a height that nothing has
 # Steps above what halving found: of 435 runs (29 recorded traces, three limits, five planners) 11 had passed over
 # a higher limit, by 2 to 8 steps.
 NEAR = 8
-ABOVE = 2  # steps above the first load limit that are tried as well
+# Steps above the first load limit that are tried as well: not tuned.
+ABOVE = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -81,10 +83,10 @@ def in_pool(
 
     Notes
     -----
-    The highest load limit that fits, in steps of 1/200 of the peak load: down by what the placement exceeds the pool,
-    then by twice as much at a time, until something fits; then halved; then those of the 8 steps above that were not
-    tried, from above. A lower load may be harder to place than a higher one, so a higher one that fits may be passed
-    over. Zhang et al. 2019, sections V and VI-C.
+    The highest load limit that fits, in steps of 1/200 of the peak live bytes: down by what the placement exceeds the
+    pool, then by twice as much at a time, until something fits; then halved; then those of the 8 steps above that were
+    not tried, from above. A lower load may be harder to place than a higher one, so a higher one that fits may be
+    passed over. Zhang et al. 2019, sections V and VI-C.
 
     Examples
     --------
@@ -93,13 +95,13 @@ def in_pool(
     >>> in_pool(trace, 1000, swap=lambda t, n: Plan(), pool=best_fit).placement.height
     258
     """
-    step = max(trace.peak_load // STEPS, 1)
+    step = max(trace.peak_live_bytes // STEPS, 1)
     limit_of_load = limit if load_limit is None else min(load_limit, limit)
-    top, lowest, hint = min(limit_of_load, trace.peak_load), FAR, ""
+    top, lowest, hint = min(limit_of_load, trace.peak_live_bytes), FAR, ""
     steps, fits = _Steps(behind=max((top - 1) // step, 0) + 1), None
     while (k := steps.next()) is not None and not (lowest < FAR and work.over()):
         lower = top - k * step if k else limit_of_load
-        work.tell(f"trying a load limit of {lower / max(trace.peak_load, 1):.1%} of the peak load")
+        work.tell(f"trying a load limit of {lower / max(trace.peak_live_bytes, 1):.1%} of the peak load")
         try:
             found = at_load(trace, lower, swap=swap, pool=pool)
         except (NotReached, Infeasible) as stop:
@@ -159,7 +161,7 @@ class _Steps:
 
 
 @strict
-def settle(
+def refine_limit(
     trace: Trace,
     limit: int,
     first: Combined,
@@ -176,7 +178,8 @@ def settle(
     limit, pool
         As in `in_pool`.
     first : Combined
-        A plan whose placement fits. Its load limit, and two that are up to 1/100 of the peak load above it, are tried.
+        A plan whose placement fits. Its load limit, and two that are up to 1/100 of the peak live bytes above it, are
+        tried.
     swaps : iterable of callable
         As `swap` in `in_pool`, each with another plan for the same load: those that do not wait are equal swaps, among
         which the placement chooses.
@@ -190,14 +193,14 @@ def settle(
     Combined
         The one whose iteration is shortest, of those that were tried in time; `first` where none is better.
     """
-    step = max(trace.peak_load // STEPS, 1)
+    step = max(trace.peak_live_bytes // STEPS, 1)
     best, shortest = first, judge(first).makespan
     for swap in swaps:
         for level in range(ABOVE, -1, -1):
             if shortest <= least or work.over():
                 return best
             load_limit = min(first.load_limit + level * step, limit)
-            work.tell(f"settling at a load limit of {load_limit / max(trace.peak_load, 1):.1%} of the peak load")
+            work.tell(f"refining at a load limit of {load_limit / max(trace.peak_live_bytes, 1):.1%} of the peak load")
             try:
                 found = at_load(trace, load_limit, swap=swap, pool=pool)
             except (NotReached, Infeasible):
@@ -214,7 +217,7 @@ def cheapest(
 ) -> tuple[str, Combined, Timeline]:
     """Solve by each name, say of a score, and keep what has the shortest iteration; ties go to the earlier name.
 
-    `judge` and `least` are as in `settle`.
+    `judge` and `least` are as in `refine_limit`.
 
     Raises
     ------

@@ -397,9 +397,9 @@ class _Blocks:
     def on_iteration(self, trace: Trace) -> Planning | None:
         device, memory = self._device, self.memory
         if memory.limit == UNLIMITED:
-            memory.limit = amount(device.limit, trace.peak_load, "limit")
+            memory.limit = amount(device.limit, trace.peak_live_bytes, "limit")
         limit = memory.limit - device.beside
-        if trace.peak_load <= limit or device.planners == [NEVER_PLANNED]:
+        if trace.peak_live_bytes <= limit or device.planners == [NEVER_PLANNED]:
             return None
         less = used(trace)
         shorter = less if tails(trace, less, limit) else None

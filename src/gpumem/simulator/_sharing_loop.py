@@ -19,9 +19,9 @@ from gpumem.simulator.machine import Machine
 from gpumem.trace import COMPUTE, I64, RECOMPUTE, Bool, Csr, Trace
 from gpumem.trace.placement import Placement
 
-IDLE = -1
-FAR = int(np.iinfo(np.int64).max)
-NOW, TURN, HANDED, KERNELS = range(4)  # entries of `Streams.state`
+IDLE = -1  # in place of the op that an engine runs
+FAR = int(np.iinfo(np.int64).max)  # a time that never comes
+NOW, TURN, LAUNCHED, KERNELS = range(4)  # entries of `Streams.state`
 
 
 class Streams(NamedTuple):
@@ -40,11 +40,11 @@ class Streams(NamedTuple):
     until: I64  # of each engine: when what is no kernel ends
     ended: I64  # of each op: how often
     waits: Bool  # of each host: an op that it waits for has not ended
-    given: I64  # of each host: ops that it has handed over and that have not ended
+    given: I64  # of each host: ops that it has launched and that have not ended
     start: I64  # by iteration and op
     end: I64
     issued: I64
-    state: I64  # the time, iterations that have ended, ops handed over since the start, kernels that run
+    state: I64  # the time, iterations that have ended, ops launched since the start, kernels that run
 
     @classmethod
     def make(
@@ -66,7 +66,7 @@ class Streams(NamedTuple):
 
 
 def kernels(trace: Trace) -> Bool:
-    """Return which ops are kernels: they compute, for the first time or again."""
+    """Return which ops are kernels: they compute, as recorded or as a recomputation."""
     role = trace.ops.role
     return np.asarray((role == COMPUTE) | (role == RECOMPUTE), np.bool_)
 
@@ -81,10 +81,10 @@ class SharedClock:
 
     def advance(self) -> tuple[I64, I64]:
         """Go on until one more iteration has ended; return when its ops started and ended."""
-        x = self.streams
-        advance(x, self.hosts)
-        row = (x.state[TURN] - 1) % len(x.start)
-        return x.start[row].copy(), x.end[row].copy()
+        streams = self.streams
+        advance(streams, self.hosts)
+        row = (streams.state[TURN] - 1) % len(streams.start)
+        return streams.start[row].copy(), streams.end[row].copy()
 
     def cycle(self) -> int:
         """Return after how many iterations what is now repeats, 0 where it is new."""
@@ -93,108 +93,132 @@ class SharedClock:
 
     def _state(self, now: int) -> bytes:
         """Return all that comes after depends on, relative to now, but for the lead of the hosts."""
-        x, h = self.streams, self.hosts
-        runs = x.running != IDLE
-        kernel = runs & x.kernel[x.running]
+        streams, hosts = self.streams, self.hosts
+        runs = streams.running != IDLE
+        kernel = runs & streams.kernel[streams.running]
         parts = [
-            x.begun - x.state[TURN] * np.diff(x.order_ptr),
-            x.running,
-            np.where(kernel, x.left, np.where(runs, x.until - now, 0)),
+            streams.begun - streams.state[TURN] * np.diff(streams.order_ptr),
+            streams.running,
+            np.where(kernel, streams.left, np.where(runs, streams.until - now, 0)),
         ]
-        if len(h.cost):
-            first, last = int(x.state[TURN]) * len(x.work), int(x.state[HANDED])
-            rows, ops = np.divmod(np.arange(first, last), len(x.work))
-            issued = x.issued[rows % len(x.issued), ops]
-            parts += [[last - first], np.maximum(issued - now, 0), x.waits, x.given, h.apart(now, now), h.ended - now]
-        return b"".join(np.asarray(p, np.int64).tobytes() for p in parts)
+        if len(hosts.cost):
+            first, last = int(streams.state[TURN]) * len(streams.work), int(streams.state[LAUNCHED])
+            rows, ops = np.divmod(np.arange(first, last), len(streams.work))
+            issued = streams.issued[rows % len(streams.issued), ops]
+            parts += [
+                [last - first],
+                np.maximum(issued - now, 0),
+                streams.waits,
+                streams.given,
+                hosts.apart(now, now),
+                hosts.ended - now,
+            ]
+        return b"".join(np.asarray(part, np.int64).tobytes() for part in parts)
 
 
 @jit
-def advance(x: Streams, hosts: Hosts) -> None:
-    """Go from event to event until one more iteration has ended."""
-    work, kernel, after_ptr, after, order_ptr, order = x.work, x.kernel, x.after_ptr, x.after, x.order_ptr, x.order
-    begun, running, left, until, ended, rate = x.begun, x.running, x.left, x.until, x.ended, x.rate
-    n, window, unit, hosted = len(work), len(x.start), rate[1], len(hosts.cost) > 0
-    now, turn, count = x.state[NOW], x.state[TURN], x.state[KERNELS]
+def advance(streams: Streams, hosts: Hosts) -> None:  # noqa: C901  compiled: its columns are locals
+    """Go from event to event until one more iteration has ended.
+
+    At each event: end the ops that are due, begin what may begin on engines that are idle, look for the next event, and
+    let kernels progress until then at the rate that so many of them have."""
+    work, kernel, after_ptr, after, order_ptr, order = (
+        streams.work,
+        streams.kernel,
+        streams.after_ptr,
+        streams.after,
+        streams.order_ptr,
+        streams.order,
+    )
+    begun, running, left, until, ended, rate = (
+        streams.begun,
+        streams.running,
+        streams.left,
+        streams.until,
+        streams.ended,
+        streams.rate,
+    )
+    n_ops, window, unit, hosted = len(work), len(streams.start), rate[1], len(hosts.cost) > 0
+    now, turn, count = streams.state[NOW], streams.state[TURN], streams.state[KERNELS]
     todo = 0
-    for i in range(n):
-        todo += ended[i] <= turn
+    for op in range(n_ops):
+        todo += ended[op] <= turn
     if hosted:
         hosts.state[LATE] = 0
     while True:
-        for e in range(len(running)):
-            i = running[e]
-            if i != IDLE and (left[e] <= 0 if kernel[i] else until[e] <= now):
-                x.end[ended[i] % window, i] = now
-                todo -= ended[i] == turn
-                ended[i] += 1
-                running[e] = IDLE
-                count -= kernel[i]
+        for lane in range(len(running)):
+            op = running[lane]
+            if op != IDLE and (left[lane] <= 0 if kernel[op] else until[lane] <= now):
+                streams.end[ended[op] % window, op] = now
+                todo -= ended[op] == turn
+                ended[op] += 1
+                running[lane] = IDLE
+                count -= kernel[op]
                 if hosted:
-                    release(x, hosts, i, now)
+                    release(streams, hosts, op, now)
         if todo == 0:
             break
-        then = FAR
-        for e in range(len(running)):
-            size = order_ptr[e + 1] - order_ptr[e]
-            k = begun[e] // size
-            if running[e] != IDLE or k >= turn + window:
+        next_event = FAR
+        for lane in range(len(running)):
+            size = order_ptr[lane + 1] - order_ptr[lane]
+            iteration = begun[lane] // size
+            if running[lane] != IDLE or iteration >= turn + window:
                 continue
-            i = order[order_ptr[e] + begun[e] % size]
+            op = order[order_ptr[lane] + begun[lane] % size]
             ready = True
-            for j in range(after_ptr[i], after_ptr[i + 1]):
-                y = after[j]
-                if (ended[y] <= k) if y >= 0 else (ended[y + n] < k):
+            for k in range(after_ptr[op], after_ptr[op + 1]):
+                earlier = after[k]
+                if (ended[earlier] <= iteration) if earlier >= 0 else (ended[earlier + n_ops] < iteration):
                     ready = False
                     break
             if not ready:
                 continue
             if hosted:
-                at = hand_over(x, hosts, k * n + i)
-                if at > now:
-                    then = min(then, at)
+                issued = launch(streams, hosts, iteration * n_ops + op)
+                if issued > now:
+                    next_event = min(next_event, issued)
                     hosts.state[LATE] += 1
                     continue
-            x.start[k % window, i] = now
-            begun[e] += 1
-            running[e], left[e], until[e] = i, work[i] * unit, now + work[i]
-            count += kernel[i]
-        for e in range(len(running)):
-            i = running[e]
-            if i != IDLE:
-                then = min(then, now - (-left[e] // rate[count]) if kernel[i] else until[e])
-        for e in range(len(running)):
-            if running[e] != IDLE:
-                left[e] -= (then - now) * rate[count]
-        now = then
-    x.state[NOW], x.state[TURN], x.state[KERNELS] = now, turn + 1, count
+            streams.start[iteration % window, op] = now
+            begun[lane] += 1
+            running[lane], left[lane], until[lane] = op, work[op] * unit, now + work[op]
+            count += kernel[op]
+        for lane in range(len(running)):
+            op = running[lane]
+            if op != IDLE:
+                next_event = min(next_event, now - (-left[lane] // rate[count]) if kernel[op] else until[lane])
+        for lane in range(len(running)):
+            if running[lane] != IDLE:
+                left[lane] -= (next_event - now) * rate[count]
+        now = next_event
+    streams.state[NOW], streams.state[TURN], streams.state[KERNELS] = now, turn + 1, count
 
 
 @inner
-def hand_over(x: Streams, hosts: Hosts, position: int) -> int:
-    """Return when the op at a position since the start is handed over; FAR where that is not known yet."""
-    n, window = len(x.work), len(x.start)
-    while x.state[HANDED] <= position:
-        row, i = x.state[HANDED] // n % window, x.state[HANDED] % n
-        h = hosts.host[i]
-        if x.waits[h] or (hosts.drains[i] and x.given[h] > 0):
+def launch(streams: Streams, hosts: Hosts, position: int) -> int:
+    """Return when the op at a position since the start is launched; FAR where that is not known yet."""
+    n_ops, window = len(streams.work), len(streams.start)
+    while streams.state[LAUNCHED] <= position:
+        row, op = streams.state[LAUNCHED] // n_ops % window, streams.state[LAUNCHED] % n_ops
+        host = hosts.host[op]
+        if streams.waits[host] or (hosts.drains[op] and streams.given[host] > 0):
             return FAR
-        if hosts.drains[i]:
-            hosts.clock[h] = max(hosts.clock[h], hosts.ended[h])
-        hosts.state[LAST] = max(hosts.state[LAST], hosts.clock[h] + hosts.cost[i])
-        x.issued[row, i] = hosts.clock[h] = hosts.state[LAST]
-        x.waits[h] = hosts.blocks[i]
-        x.given[h] += 1
-        x.state[HANDED] += 1
-    return int(x.issued[position // n % window, position % n])
+        if hosts.drains[op]:
+            hosts.clock[host] = max(hosts.clock[host], hosts.ended[host])
+        hosts.state[LAST] = max(hosts.state[LAST], hosts.clock[host] + hosts.cost[op])
+        streams.issued[row, op] = hosts.clock[host] = hosts.state[LAST]
+        streams.waits[host] = hosts.blocks[op]
+        streams.given[host] += 1
+        streams.state[LAUNCHED] += 1
+    return int(streams.issued[position // n_ops % window, position % n_ops])
 
 
 @inner
-def release(x: Streams, hosts: Hosts, i: int, now: int) -> None:
+def release(streams: Streams, hosts: Hosts, op: int, now: int) -> None:
     """An op has ended: its host goes on, if it has waited for it."""
-    h = hosts.host[i]
-    x.given[h] -= 1
-    hosts.ended[h] = now
-    if hosts.blocks[i]:
-        x.waits[h] = False
-        hosts.clock[h] = now
+    host = hosts.host[op]
+    streams.given[host] -= 1
+    hosts.ended[host] = now
+    if hosts.blocks[op]:
+        streams.waits[host] = False
+        hosts.clock[host] = now

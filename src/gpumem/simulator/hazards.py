@@ -23,8 +23,10 @@ from gpumem.simulator.timeline import COPY, DATA, MEMORY
 from gpumem.trace import I64, Bool, Csr, Trace
 from gpumem.trace.placement import Placement
 
-BLOCK = 256  # cells; a power of two near the square root of how many there are
-NOBODY = -1  # in place of an op or a buffer; before all of them
+# Cells of a block: a search for an interval looks at one block, then at blocks. Near the square root of how many cells
+# there are both are as short; not tuned beyond that.
+BLOCK = 256
+NOBODY = -1  # in place of an op or a buffer: before all of them, so that no comparison needs a case of its own
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -81,19 +83,19 @@ def hazards(trace: Trace, placement: Placement | None = None, host: Placement | 
     for placed in (placement, host):
         if placed is not None:
             placed.check_fits(trace)
-    ops, b = trace.ops, trace.buffers
+    ops, buffers = trace.ops, trace.buffers
     shares, fixed, low, high = _addresses(trace, placement, host)
-    written = np.zeros(len(b), np.bool_)
+    written = np.zeros(len(buffers), np.bool_)
     written[ops.writes.idx] = True
     edges = np.unique(np.concatenate([[0], low[shares], high[shares]]))  # addresses where a buffer begins or ends
     table = (trace.n, len(ops.streams))
     touches = _Touches(
-        *(ops.reads.ptr, ops.reads.idx, ops.writes.ptr, ops.writes.idx, b.start),
+        *(ops.reads.ptr, ops.reads.idx, ops.writes.ptr, ops.writes.idx, buffers.start),
         *(np.searchsorted(edges, low), np.searchsorted(edges, high), shares & ~written),
     )
     pred, cause = np.empty(table, np.int64), np.empty(table, np.int64)
-    wrote, read = np.full(len(b), NOBODY), np.full((len(b), len(ops.streams)), NOBODY)
-    state = _Waits(ops.stream, ops.copies, fixed, shares, wrote, read, pred, cause)
+    wrote, read = np.full(len(buffers), NOBODY), np.full((len(buffers), len(ops.streams)), NOBODY)
+    state = _Waits(ops.stream, ops.copies, fixed, shares, wrote=wrote, read=read, pred=pred, cause=cause)
     _sweep(
         touches,
         state,
@@ -110,18 +112,18 @@ def hazards(trace: Trace, placement: Placement | None = None, host: Placement | 
 
 def _addresses(trace: Trace, placement: Placement | None, host: Placement | None) -> tuple[Bool, Bool, I64, I64]:
     """Who shares bytes, who is the same buffer in every iteration, and the bytes; the host's above the device's."""
-    b = trace.buffers
-    full = b.end - b.start == trace.n
-    low = np.zeros(len(b), np.int64)
-    placed = np.zeros(len(b), np.bool_)
+    buffers = trace.buffers
+    full = buffers.end - buffers.start == trace.n
+    low = np.zeros(len(buffers), np.int64)
+    placed = np.zeros(len(buffers), np.bool_)
     top = 0
-    for given, mine in ((placement, ~b.host), (host, b.host)):
-        if given is not None:
-            low[mine] = given.offset[mine] + top
-            top += given.height
-            placed |= mine
-    fixed = b.host | trace.eternal if placement is None else np.ones(len(b), np.bool_)
-    return placed & ~full & (b.size > 0), fixed, low, low + b.size
+    for placed_by, side in ((placement, ~buffers.host), (host, buffers.host)):
+        if placed_by is not None:
+            low[side] = placed_by.offset[side] + top
+            top += placed_by.height
+            placed |= side
+    fixed = buffers.host | trace.eternal if placement is None else np.ones(len(buffers), np.bool_)
+    return placed & ~full & (buffers.size > 0), fixed, low, low + buffers.size
 
 
 class _Touches(NamedTuple):
@@ -176,174 +178,203 @@ def _unwritten(streams: int, cells: int) -> I64:
 
 
 @jit
-def _sweep(x: _Touches, w: _Waits, c: _Cells, unwritten: I64) -> None:
-    """Fill in what each op waits for."""
-    n = len(w.stream)
-    for t in range(2 * n):
-        i = t % n
-        w.pred[i, :] = NOBODY
-        for k in range(x.read_ptr[i], x.read_ptr[i + 1]):
-            b = x.reads[k]
-            born = t - (i - x.start[b]) % n
-            _after_own(w, i, b, born, False)
-            if w.shares[b] and w.wrote[b] < born:  # uninitialised: what was at these bytes before
-                cell = _interval(c, x.low[b])
-                while cell < x.high[b]:
-                    _after_other(w, i, c.owner[cell], b, False)
-                    cell = c.after[cell]
-        for k in range(x.write_ptr[i], x.write_ptr[i + 1]):
-            b = x.writes[k]
-            born = t - (i - x.start[b]) % n
-            _after_own(w, i, b, born, True)
-            if w.shares[b] and w.wrote[b] < born:  # the first write of this lifetime takes the bytes over
-                low, high = x.low[b], x.high[b]
-                _split(c, low)
-                _split(c, high)
+def _sweep(  # noqa: C901  split further, it takes a third longer
+    touches: _Touches, waits: _Waits, cells: _Cells, unwritten: I64
+) -> None:
+    """Fill in what each op waits for: what it touches says for whom, then it is noted as the last to touch that.
+
+    Twice round the circle: the first turn only fills the state that the second, in which all waits are set, finds.
+    """
+    n = len(waits.stream)
+    for position in range(2 * n):
+        op = position % n
+        waits.pred[op, :] = NOBODY
+        for k in range(touches.read_ptr[op], touches.read_ptr[op + 1]):
+            buffer = touches.reads[k]
+            born = position - (op - touches.start[buffer]) % n
+            _after_own(waits, op, buffer, born, write=False)
+            if waits.shares[buffer] and waits.wrote[buffer] < born:
+                # Uninitialised bytes: wait for whoever wrote there before.
+                cell = _interval(cells, touches.low[buffer])
+                while cell < touches.high[buffer]:
+                    _after_other(waits, op, cells.owner[cell], buffer, write=False)
+                    cell = cells.after[cell]
+        for k in range(touches.write_ptr[op], touches.write_ptr[op + 1]):
+            buffer = touches.writes[k]
+            born = position - (op - touches.start[buffer]) % n
+            _after_own(waits, op, buffer, born, write=True)
+            if waits.shares[buffer] and waits.wrote[buffer] < born:  # the first write of this lifetime
+                # It takes its bytes over from all who had some of them: the intervals there become one, its own.
+                low, high = touches.low[buffer], touches.high[buffer]
+                _split(cells, low)
+                _split(cells, high)
                 cell = low
                 while cell < high:
-                    _after_other(w, i, c.owner[cell], b, True)
+                    _after_other(waits, op, cells.owner[cell], buffer, write=True)
                     if cell > low:
-                        c.begins[cell] = False
-                        c.population[cell // BLOCK] -= 1
-                    cell = c.after[cell]
-                c.after[low], c.owner[low] = high, b
-                if unwritten.shape[2] > 2:
-                    for s in range(len(unwritten)):
-                        y = _last_read(unwritten[s], low, high)
-                        if y != NOBODY:
-                            _wait(w, i, s, y, MEMORY)
-        for k in range(x.read_ptr[i], x.read_ptr[i + 1]):
-            w.read[x.reads[k], w.stream[i]] = t
-            if x.unwritten[x.reads[k]]:
-                _note_read(unwritten[w.stream[i]], x.low[x.reads[k]], x.high[x.reads[k]], t)
-        for k in range(x.write_ptr[i], x.write_ptr[i + 1]):
-            w.wrote[x.writes[k]] = t
-            w.read[x.writes[k], :] = NOBODY
+                        cells.begins[cell] = False
+                        cells.population[cell // BLOCK] -= 1
+                    cell = cells.after[cell]
+                cells.after[low], cells.owner[low] = high, buffer
+                if unwritten.shape[2] > 2:  # there are buffers that are never written
+                    _after_unwritten(touches, waits, unwritten, op=op, buffer=buffer)
+        # Noted only now: an op that reads and writes a buffer does not wait for itself.
+        for k in range(touches.read_ptr[op], touches.read_ptr[op + 1]):
+            buffer = touches.reads[k]
+            waits.read[buffer, waits.stream[op]] = position
+            if touches.unwritten[buffer]:
+                _note_read(unwritten[waits.stream[op]], touches.low[buffer], touches.high[buffer], position)
+        for k in range(touches.write_ptr[op], touches.write_ptr[op + 1]):
+            waits.wrote[touches.writes[k]] = position
+            waits.read[touches.writes[k], :] = NOBODY
 
 
 @inner
-def _note_read(tree: I64, low: int, high: int, t: int) -> None:
+def _after_unwritten(touches: _Touches, waits: _Waits, unwritten: I64, op: int, buffer: int) -> None:
+    """Wait for reads of these bytes by way of buffers that are never written, which own no interval."""
+    for stream in range(len(unwritten)):
+        reader = _last_read(unwritten[stream], touches.low[buffer], touches.high[buffer])
+        if reader != NOBODY:
+            _wait(waits, op, stream, reader, why=MEMORY)
+
+
+@inner
+def _note_read(tree: I64, low: int, high: int, position: int) -> None:
     """Note a read of the cells `[low, high)`; it is later than all that are noted."""
-    p, q = low + tree.shape[1] // 2, high + tree.shape[1] // 2
-    while p < q:
-        if p % 2 == 1:
-            tree[0, p] = t
-            _note_above(tree, p, t)
-        if q % 2 == 1:
-            tree[0, q - 1] = t
-            _note_above(tree, q - 1, t)
-        p, q = (p + 1) // 2, q // 2
+    left, right = low + tree.shape[1] // 2, high + tree.shape[1] // 2
+    while left < right:
+        if left % 2 == 1:
+            tree[0, left] = position
+            _note_above(tree, left, position)
+        if right % 2 == 1:
+            tree[0, right - 1] = position
+            _note_above(tree, right - 1, position)
+        left, right = (left + 1) // 2, right // 2
 
 
 @inner
-def _note_above(tree: I64, p: int, t: int) -> None:
-    while p > 0 and tree[1, p] != t:  # above that it is noted already
-        tree[1, p] = t
-        p //= 2
+def _note_above(tree: I64, node: int, position: int) -> None:
+    while node > 0 and tree[1, node] != position:  # above that it is noted already
+        tree[1, node] = position
+        node //= 2
 
 
 @inner
 def _last_read(tree: I64, low: int, high: int) -> int:
     """The last noted read of any of the cells `[low, high)`, or NOBODY."""
-    p, q, last = low + tree.shape[1] // 2, high + tree.shape[1] // 2, NOBODY
-    left, right = p, q - 1
-    while p < q:
-        if p % 2 == 1:
-            last = max(last, tree[1, p])
-        if q % 2 == 1:
-            last = max(last, tree[1, q - 1])
-        p, q = (p + 1) // 2, q // 2
-    while left > 0:  # what was noted for all of a subtree that the range lies in, or part of it does
-        last = max(last, tree[0, left], tree[0, right])
-        left, right = left // 2, right // 2
+    left, right, last = low + tree.shape[1] // 2, high + tree.shape[1] // 2, NOBODY
+    first, final = left, right - 1
+    while left < right:
+        if left % 2 == 1:
+            last = max(last, tree[1, left])
+        if right % 2 == 1:
+            last = max(last, tree[1, right - 1])
+        left, right = (left + 1) // 2, right // 2
+    while first > 0:  # what was noted for all of a subtree that the range lies in, or part of it does
+        last = max(last, tree[0, first], tree[0, final])
+        first, final = first // 2, final // 2
     return last
 
 
 @inner
-def _interval(c: _Cells, cell: int) -> int:
+def _interval(cells: _Cells, cell: int) -> int:
     """The first cell of the interval that holds `cell`."""
     first = cell // BLOCK * BLOCK
-    while cell > first and not c.begins[cell]:
+    while cell > first and not cells.begins[cell]:
         cell -= 1
-    if not c.begins[cell]:  # not in this block: the last one of the nearest block below that has any
+    if not cells.begins[cell]:  # not in this block: the last one of the nearest block below that has any
         block = cell // BLOCK - 1
-        while c.population[block] == 0:
+        while cells.population[block] == 0:
             block -= 1
         cell = block * BLOCK + BLOCK - 1
-        while not c.begins[cell]:
+        while not cells.begins[cell]:
             cell -= 1
     return cell
 
 
 @inner
-def _split(c: _Cells, cell: int) -> None:
+def _split(cells: _Cells, cell: int) -> None:
     """Let an interval begin at `cell`."""
-    if not c.begins[cell]:
-        whole = _interval(c, cell)
-        c.begins[cell] = True
-        c.population[cell // BLOCK] += 1
-        c.after[cell], c.owner[cell] = c.after[whole], c.owner[whole]
-        c.after[whole] = cell
+    if not cells.begins[cell]:
+        whole = _interval(cells, cell)
+        cells.begins[cell] = True
+        cells.population[cell // BLOCK] += 1
+        cells.after[cell], cells.owner[cell] = cells.after[whole], cells.owner[whole]
+        cells.after[whole] = cell
 
 
 @inner
-def _after_own(w: _Waits, i: int, x: int, born: int, write: bool) -> None:
-    """Op `i` touches buffer `x`: wait for its last write and, if writing, for the reads since."""
-    n = len(w.stream)
-    since = NOBODY if w.fixed[x] else born - 1
-    if w.wrote[x] > since:
-        y = w.wrote[x]
-        _wait(w, i, w.stream[y % n], y, MEMORY if y < born and w.shares[x] else COPY if w.copy[y % n] else DATA)
+def _after_own(waits: _Waits, op: int, buffer: int, born: int, write: bool) -> None:
+    """An op touches a buffer: wait for its last write and, if writing, for the reads since.
+
+    The cause is the buffer's bytes, where it took them from itself in an earlier lifetime; else a copy, or its data.
+    """
+    n = len(waits.stream)
+    # Where each iteration has a buffer of its own, what touched it before this lifetime was another one.
+    since = NOBODY if waits.fixed[buffer] else born - 1
+    reused_before = born if waits.shares[buffer] else NOBODY
+    last = waits.wrote[buffer]
+    if last > since:
+        why = MEMORY if last < reused_before else COPY if waits.copy[last % n] else DATA
+        _wait(waits, op, waits.stream[last % n], last, why=why)
     if write:
-        for s in range(w.read.shape[1]):
-            y = w.read[x, s]
-            if y > since:
-                _wait(w, i, s, y, MEMORY if y < born and w.shares[x] else COPY if w.copy[y % n] else DATA)
+        for stream in range(waits.read.shape[1]):
+            last = waits.read[buffer, stream]
+            if last > since:
+                why = MEMORY if last < reused_before else COPY if waits.copy[last % n] else DATA
+                _wait(waits, op, stream, last, why=why)
 
 
 @inner
-def _after_other(w: _Waits, i: int, y: int, x: int, write: bool) -> None:
-    """Op `i` touches buffer `x` where `y` was: wait for the last write of `y` and, if writing, for its reads."""
-    if y in (x, NOBODY):
+def _after_other(waits: _Waits, op: int, owner: int, buffer: int, write: bool) -> None:
+    """An op touches a buffer where `owner` was: wait for the last write of `owner` and, if writing, for its reads."""
+    if owner in (buffer, NOBODY):
         return
-    if w.wrote[y] != NOBODY:
-        _wait(w, i, w.stream[w.wrote[y] % len(w.stream)], w.wrote[y], MEMORY)
+    if waits.wrote[owner] != NOBODY:
+        _wait(waits, op, waits.stream[waits.wrote[owner] % len(waits.stream)], waits.wrote[owner], why=MEMORY)
     if write:
-        for s in range(w.read.shape[1]):
-            if w.read[y, s] != NOBODY:
-                _wait(w, i, s, w.read[y, s], MEMORY)
+        for stream in range(waits.read.shape[1]):
+            if waits.read[owner, stream] != NOBODY:
+                _wait(waits, op, stream, waits.read[owner, stream], why=MEMORY)
 
 
 @inner
-def _wait(w: _Waits, i: int, s: int, y: int, why: int) -> None:
-    if y > w.pred[i, s] or (y == w.pred[i, s] and why < w.cause[i, s]):
-        w.pred[i, s] = y
-        w.cause[i, s] = why
+def _wait(waits: _Waits, op: int, stream: int, earlier: int, why: int) -> None:
+    """Note that `op` waits for `earlier`: of a stream the last op is enough, as those before it have ended by then."""
+    if earlier > waits.pred[op, stream] or (earlier == waits.pred[op, stream] and why < waits.cause[op, stream]):
+        waits.pred[op, stream] = earlier
+        waits.cause[op, stream] = why
 
 
 @jit
-def _reduce(stream: I64, pred: I64) -> None:
-    """Remove from `pred` what follows from the rest. `known[t, s]`: the last op of stream `s` that ended before."""
+def _reduce(stream: I64, pred: I64) -> None:  # noqa: C901  compiled: rows are set entry by entry
+    """Remove from `pred` the waits that follow from others.
+
+    `known[position, s]` is a vector clock: the last op of stream `s` that is known to have ended before an op starts.
+    """
     n, streams = pred.shape
     known = np.full((2 * n, streams), NOBODY)
     last = np.full(streams, NOBODY)
-    for t in range(2 * n):
-        i, turn = t % n, t // n * n
-        own = last[stream[i]]
-        if own != NOBODY:
-            for s in range(streams):  # Numba needs two seconds to compile a row that is set to a row
-                known[t, s] = known[own, s]
-            known[t, stream[i]] = own
-        for s in range(streams):
-            y = pred[i, s] - n + turn
-            if pred[i, s] != NOBODY and y >= 0:
-                for r in range(streams):
-                    known[t, r] = max(known[t, r], known[y, r])
-        if turn:  # what streams have told one another by now, but for the candidates themselves
-            for s in range(streams):
-                if pred[i, s] != NOBODY and known[t, s] >= pred[i, s]:
-                    pred[i, s] = NOBODY
-        for s in range(streams):
-            if pred[i, s] != NOBODY:
-                known[t, s] = max(known[t, s], pred[i, s] - n + turn)
-        last[stream[i]] = t
+    for position in range(2 * n):
+        op, turn = position % n, position // n * n
+        own = last[stream[op]]
+        if own != NOBODY:  # what the op before on the same stream has waited for
+            for other in range(streams):  # Numba needs two seconds to compile a row that is set to a row
+                known[position, other] = known[own, other]
+            known[position, stream[op]] = own
+        for awaited in range(streams):  # and what those have waited for that this one waits for
+            earlier = pred[op, awaited] - n + turn
+            if pred[op, awaited] != NOBODY and earlier >= 0:
+                for other in range(streams):
+                    known[position, other] = max(known[position, other], known[earlier, other])
+        # Only in the second turn, where `known` holds all of an iteration back. Nothing is lost: what is removed is
+        # enforced by another candidate or by the stream. The candidates themselves join `known` below, so that two of
+        # them cannot remove one another.
+        if turn:
+            for other in range(streams):
+                if pred[op, other] != NOBODY and known[position, other] >= pred[op, other]:
+                    pred[op, other] = NOBODY
+        for other in range(streams):
+            if pred[op, other] != NOBODY:
+                known[position, other] = max(known[position, other], pred[op, other] - n + turn)
+        last[stream[op]] = position

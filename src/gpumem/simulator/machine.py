@@ -28,7 +28,7 @@ from gpumem.trace import (
     first,
 )
 
-GIB = 2**30
+GIB = 2**30  # bytes
 
 
 @strict_fields
@@ -87,8 +87,8 @@ class Machine(Shown):
     pinned : int
         Bytes of pinned host memory that plans may use.
     host_ns, copy_host_ns : float
-        What it takes a host thread to hand over an op, and a copy: host time, apart from `launch_ns`. Where both are 0
-        and no op blocks the host is *off*: all is handed over at once (see `gpumem.simulator.simulate`).
+        What it takes a host thread to launch an op, and a copy: host time, apart from `launch_ns`. Where both are 0
+        and no op blocks the host is *off*: all is launched at once (see `gpumem.simulator.simulate`).
     reserved : int
         Bytes of device memory that a program cannot have: the context, libraries.
     times : MeasuredTimes, optional
@@ -198,8 +198,8 @@ class Machine(Shown):
         if self.times is None or not len(asked):
             return trace
         ns = self.times.ops_ns(ops.take(asked), trace.buffers.size)
-        if (k := first(~(np.isnan(ns) | ((ns >= 0) & (ns < MAX_NS))))) >= 0:
-            raise ValueError(f"op {asked[k]}: {ns[k]} measured ns are not in [0, 2**53)")
+        if (bad := first(~(np.isnan(ns) | ((ns >= 0) & (ns < MAX_NS))))) >= 0:
+            raise ValueError(f"op {asked[bad]}: {ns[bad]} measured ns are not in [0, 2**53)")
         duration = ops.duration.copy()
         duration[asked] = np.rint(np.where(np.isnan(ns), UNKNOWN, ns)).astype(np.int64)
         return replace(trace, ops=replace(ops, duration=duration))
@@ -231,13 +231,15 @@ class Machine(Shown):
         """
         ops = self.timed(trace).ops
         wide = self.roofline_ns(ops.flops, ops.moved)
-        if (i := first(~(wide < MAX_NS))) >= 0:
-            raise ValueError(f"op {i}: {ops.flops[i]:g} flops and {ops.moved[i]:g} bytes take too long to count in ns")
+        if (op := first(~(wide < MAX_NS))) >= 0:
+            raise ValueError(
+                f"op {op}: {ops.flops[op]:g} flops and {ops.moved[op]:g} bytes take too long to count in ns"
+            )
         result = np.where(ops.role == SYNC, 0, np.rint(wide).astype(np.int64))
         for role, link in ((COPY_OUT, self.out), (COPY_IN, self.into)):
-            mine = np.flatnonzero(ops.role == role)
-            written = ops.writes.idx[ops.writes.ptr[mine]]
-            result[mine] = link.copy_ns(trace.buffers.size[written])
+            copies = np.flatnonzero(ops.role == role)
+            written = ops.writes.idx[ops.writes.ptr[copies]]
+            result[copies] = link.copy_ns(trace.buffers.size[written])
         result = np.where(ops.duration == UNKNOWN, result, ops.duration)
         if float(result.sum(dtype=np.float64)) >= MAX_NS:
             raise ValueError(f"trace {trace.name!r}: its ops take too long to count in ns")
@@ -245,7 +247,7 @@ class Machine(Shown):
 
     @strict
     def host_costs(self, trace: Trace) -> I64:
-        """Return the host time that handing over each op of `trace` takes, int64[n], in whole nanoseconds.
+        """Return the host time that launching each op of `trace` takes, int64[n], in whole nanoseconds.
 
         Raises
         ------
@@ -278,8 +280,8 @@ _PCIE5 = (Link(10_000, 0.0182), Link(8_000, 0.0182))  # about 55 GB/s each way
 #   rtx3090     NVIDIA, "NVIDIA Ampere GA102 GPU Architecture" (whitepaper)
 #   rtx4090     NVIDIA, "NVIDIA Ada GPU Architecture" (whitepaper)
 PRESETS = {
-    m.name: m
-    for m in (
+    machine.name: machine
+    for machine in (
         Machine("gtx1080ti", 11 * GIB, *_PCIE3, flops=11.34e12, bandwidth=484e9),
         Machine("rtx2080ti", 11 * GIB, *_PCIE3, flops=13.45e12, bandwidth=616e9),
         Machine("p40", 24 * GIB, *_PCIE3, flops=11.76e12, bandwidth=346e9),

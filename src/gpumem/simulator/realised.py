@@ -80,9 +80,9 @@ def realised(
         Gives the estimates.
     uncertainty : Uncertainty
     placements : pair of Placement, optional
-        Of both traces: the placed clock.
+        Of both traces: the address-aware simulation.
     capacity : int, optional
-        Bytes: the capacity clock for the plan.
+        Bytes: the byte-counting simulation for the plan.
     draws : int
         At least 1.
 
@@ -104,7 +104,7 @@ def realised(
     >>> from gpumem.io import bundled
     >>> from gpumem.swap import tensile
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 7 // 10
+    >>> limit = trace.peak_live_bytes * 7 // 10
     >>> planned = tensile(trace, machine, limit).apply(trace)
     >>> for spread in (0.0, 0.5):
     ...     found = realised(trace, planned, machine, Uncertainty(spread=spread), capacity=limit, draws=20)
@@ -113,7 +113,9 @@ def realised(
     median 2.11%, 95th percentile 7.24% of 20 draws
     """
     at_least(1, draws=draws)
-    found = _overheads(trace, planned, machine, uncertainty, placements, capacity, draws)
+    found = _overheads(
+        trace, planned, machine, uncertainty=uncertainty, placements=placements, capacity=capacity, draws=draws
+    )
     return Realised(uncertainty, np.fromiter(found, np.float64, draws))
 
 
@@ -121,6 +123,7 @@ def _overheads(
     trace: Trace,
     planned: Trace,
     machine: Machine,
+    *,
     uncertainty: Uncertainty,
     placements: tuple[Placement, Placement] | None,
     capacity: int | None,

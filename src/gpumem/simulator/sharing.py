@@ -29,18 +29,18 @@ __all__ = ["rates", "share"]
 
 @strict
 def rates(slowdown: float, most: int) -> tuple[int, list[int]]:
-    """Return in how many parts of a ns work is counted, and how many each of `k` kernels does in one, by `k` to `most`.
+    """Return in how many parts of a ns work is counted, and how many each kernel does in one, by how many run.
 
-    All are whole numbers, so sums of work are exact.
+    From 0 to `most` kernels. All are whole numbers, so sums of work are exact.
 
     >>> rates(0.5, 3)  # of one kernel all parts, of two each two thirds, of three half
     (6, [0, 6, 4, 3])
     """
     finite(slowdown=slowdown)
-    s = Fraction(str(slowdown))
-    slower = [1 + s * (k - 1) for k in range(1, most + 1)]
-    unit = lcm(*(x.numerator for x in slower))
-    return unit, [0, *(int(unit / x) for x in slower)]
+    exact = Fraction(str(slowdown))
+    slower = [1 + exact * (count - 1) for count in range(1, most + 1)]
+    unit = lcm(*(factor.numerator for factor in slower))
+    return unit, [0, *(int(unit / factor) for factor in slower)]
 
 
 @strict
@@ -55,8 +55,8 @@ def share(
 ) -> Trace:
     """Return the trace with what its kernels take in the steady state, while others run beside them.
 
-    Kernels are the ops that compute, for the first time or again. Copies and syncs take their own time, slow nobody
-    down and are not slowed down.
+    Kernels are the ops that compute, as recorded or as a recomputation. Copies and syncs take their own time, slow
+    nobody down and are not slowed down.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def share(
     slowdown : float
         Of `k` kernels that run at once each progresses at `1 / (1 + slowdown (k - 1))`.
     placement : Placement, optional
-        A valid one, as for the placed clock: who had these bytes before must be done with them.
+        A valid one, as for the address-aware simulation: who had these bytes before must be done with them.
     iterations : int
         How many to run at most until they repeat.
     sync : bool, optional
@@ -95,8 +95,8 @@ def share(
     iteration before all have ended the one `2 x engines` before, with an engine for each stream and each direction of
     the link. So in the long run each does one iteration in the time of one.
 
-    The capacity clock is not in this run: `simulate(share(...), capacity=...)` lets these durations wait for memory, an
-    approximation where it delays ops, since others then run beside them.
+    The byte-counting simulation is not in this run: `simulate(share(...), capacity=...)` lets these durations wait for
+    memory, an approximation where it delays ops, since others then run beside them.
 
     Examples
     --------

@@ -2,21 +2,21 @@
 
 Each op starts when its engine is free, when the ops it must wait for (`gpumem.simulator.hazards`) have ended, and
 when memory is there. All of these lie earlier in issue order, so one pass in issue order gives every
-start, and a trace whose load fits cannot deadlock. Passes repeat until the iteration does::
+start, and a trace whose live bytes fit cannot deadlock. Passes repeat until the iteration does::
 
-    placed clock     memory is a hazard: whoever had these bytes before must be done with them
-    capacity clock   memory is a counter: bytes are reserved in issue order, and an op waits until
+    address-aware simulation   memory is a hazard: whoever had these bytes before must be done with them
+    byte-counting simulation   memory is a counter: bytes are reserved in issue order, and an op waits until
                      earlier ops have given enough back
 
-No op starts before it is *issued*: handed over by its host thread. Trace order is the one order of issue. A host needs
+No op starts before it is *issued*: launched by its host thread. Trace order is the one order of issue. A host needs
 `host_ns` for an op, and after one that blocks it goes on when that has ended::
 
     issued(x) = max(clock[host] + host_ns(x), issued(x - 1))
     start(x)  = max(all of the above, issued(x))
     clock[host] = end(x) if x blocks else issued(x)
 
-Before a blocking copy the host waits for all that it has handed over before. While nothing takes host time and nothing
-blocks, the host is off: all is handed over at once.
+Before a blocking copy the host waits for all that it has launched before. While nothing takes host time and nothing
+blocks, the host is off: all is launched at once.
 
 An op takes as long whatever runs beside it. Where kernels of several streams are to share the GPU,
 `gpumem.simulator.sharing.share` says how long that is.
@@ -59,9 +59,9 @@ def simulate(
     machine : Machine
         Gives durations and says whether both directions of the link run at once.
     placement : Placement, optional
-        A valid one: the placed clock.
+        A valid one: the address-aware simulation.
     capacity : int, optional
-        Bytes of device memory: the capacity clock. With neither, memory delays nothing.
+        Bytes of device memory: the byte-counting simulation. With neither, memory delays nothing.
     iterations : int
         How many to simulate at most.
     sync : bool, optional
@@ -76,7 +76,7 @@ def simulate(
     Raises
     ------
     ValueError
-        A trace without ops; a placement and a capacity together; a load above the capacity.
+        A trace without ops; a placement and a capacity together; more live bytes than the capacity.
 
     Notes
     -----
@@ -110,7 +110,7 @@ def simulate(
         cycle = clock.cycle(ends[-1])
     ran, last, issued = clock.steps, len(ends) - 1, clock.hosts.issued
     since = last - cycle if cycle else last // 2
-    causes = [c for c in range(len(CAUSES)) if c != NONE and (c != HOST or len(issued))]
+    causes = [cause for cause in range(len(CAUSES)) if cause != NONE and (cause != HOST or len(issued))]
     return Timeline(
         ran.start - ran.start.min(),
         ran.end - ran.start.min(),
@@ -119,7 +119,10 @@ def simulate(
         makespan=_mean(ends[last] - ends[since], last - since) if last else ends[0],
         first=last,
         cycle=cycle,
-        stalls={CAUSES[c]: _mean(int(sum(s[c] for s in stalls[since + 1 :])), max(last - since, 1)) for c in causes},
+        stalls={
+            CAUSES[cause]: _mean(int(sum(by_cause[cause] for by_cause in stalls[since + 1 :])), max(last - since, 1))
+            for cause in causes
+        },
         issued=issued - ran.start.min() if len(issued) else None,
         handing=clock.hosts.cost if len(issued) else None,
         gain=_mean(leads[last] - leads[since], last - since) if last else 0,
@@ -155,8 +158,8 @@ def baseline(
     >>> from gpumem.io import bundled
     >>> from gpumem.swap import on_demand
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> swapped = on_demand(trace, machine, trace.peak_load * 7 // 10).apply(trace)
-    >>> line = simulate(swapped, machine, capacity=swapped.peak_load)
+    >>> swapped = on_demand(trace, machine, trace.peak_live_bytes * 7 // 10).apply(trace)
+    >>> line = simulate(swapped, machine, capacity=swapped.peak_live_bytes)
     >>> f"{line.overhead(baseline(trace, machine, swapped)):.1%}"
     '71.0%'
     """

@@ -17,7 +17,7 @@ from gpumem.trace import I64, Trace, position
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-NONE, DATA, COPY, MEMORY, HOST = range(5)
+NONE, DATA, COPY, MEMORY, HOST = range(5)  # indices into `CAUSES`; of two reasons to wait for one op, the lower counts
 CAUSES = ("none", "data", "copy", "memory", "host")
 FREED = ("scheduled", "completed")
 
@@ -26,7 +26,7 @@ FREED = ("scheduled", "completed")
 class Span:
     """One op of a timeline: `[start, end)` in ns, how long it waited beyond its stream, and for what.
 
-    `issued` is when its host handed it over, None with the host off.
+    `issued` is when its host launched it, None with the host off.
     """
 
     op: int
@@ -49,7 +49,7 @@ class Timeline(Shown):
         Nanoseconds between the moment the op's engine was free and its start.
     cause : int64[n]
         What it waited for, an index into `CAUSES`: `data` of a computation, a `copy`, `memory` that an earlier op still
-        held, or the `host` that handed it over; `none` where it did not wait. Where a
+        held, or the `host` that launched it; `none` where it did not wait. Where a
         blocking copy held the host until all else was there, or longer, that copy is the cause.
     makespan : int
         Nanoseconds an iteration takes: the mean over the repeating regime, rounded.
@@ -62,9 +62,9 @@ class Timeline(Shown):
         Nanoseconds that computing ops wait in one iteration, by cause, the mean over the regime; `host` only with the
         host on.
     issued : int64[n], optional
-        When each op was handed over, in nanoseconds as `start`; below 0 where the host leads. None with the host off.
+        When each op was launched, in nanoseconds as `start`; below 0 where the host leads. None with the host off.
     handing : int64[n], optional
-        How long its host took to hand each op over, in nanoseconds, up to `issued`.
+        How long its host took to launch each op, in nanoseconds, up to `issued`.
     gain : int
         Nanoseconds by which the host gets further ahead of the device in an iteration, the mean over the regime; above
         0 only where nothing lets it wait.
@@ -92,20 +92,27 @@ class Timeline(Shown):
 
         `start_ns`, `end_ns`, `wait_ns`, and `cause`: what it waited for, one of `CAUSES`; with the host on `issued_ns`.
         """
-        cause = [CAUSES[k] for k in self.cause.tolist()]
+        cause = [CAUSES[number] for number in self.cause.tolist()]
         rows = {"start_ns": self.start, "end_ns": self.end, "wait_ns": self.wait, "cause": cause}
         return frame(rows if self.issued is None else rows | {"issued_ns": self.issued}, index="op")
 
     def __len__(self) -> int:
         return len(self.start)
 
-    def __getitem__(self, i: int) -> Span:
-        i = position(i, len(self), "op")
-        issued = None if self.issued is None else int(self.issued[i])
-        return Span(i, int(self.start[i]), int(self.end[i]), int(self.wait[i]), CAUSES[self.cause[i]], issued)
+    def __getitem__(self, op: int) -> Span:
+        op = position(op, len(self), "op")
+        issued = None if self.issued is None else int(self.issued[op])
+        return Span(
+            op,
+            int(self.start[op]),
+            int(self.end[op]),
+            wait=int(self.wait[op]),
+            cause=CAUSES[self.cause[op]],
+            issued=issued,
+        )
 
     def __iter__(self) -> Iterator[Span]:
-        return (self[i] for i in range(len(self)))
+        return (self[op] for op in range(len(self)))
 
     @property
     def host_period(self) -> int:
@@ -131,7 +138,7 @@ class Timeline(Shown):
 
     @strict
     def handed(self, trace: Trace) -> list[list[Span]]:
-        """Return what each host does in the iteration: a span an op that it hands over. No hosts while the host is off.
+        """Return what each host does in the iteration: a span an op that it launches. No hosts while the host is off.
 
         `[start, end)` is the time that takes, `wait` how long the host waited right before, be it for an op that blocks
         or for the turn of other hosts; for its first op, from its last one in the iteration before.
@@ -145,18 +152,18 @@ class Timeline(Shown):
         if self.issued is None or self.handing is None:
             return []
         rows: list[list[Span]] = [[] for _ in trace.ops.hosts]
-        for k, spans in enumerate(rows):
-            mine = np.flatnonzero(trace.ops.host == k)
-            issued = self.issued[mine]
-            begin = issued - self.handing[mine]
+        for host, spans in enumerate(rows):
+            launched = np.flatnonzero(trace.ops.host == host)
+            issued = self.issued[launched]
+            begin = issued - self.handing[launched]
             wait = begin - np.concatenate([issued[-1:] - self.host_period, issued[:-1]])
-            columns = (column.tolist() for column in (mine, begin, issued, np.maximum(wait, 0)))
-            spans += [Span(i, start, end, waited, issued=end) for i, start, end, waited in zip(*columns)]
+            columns = (column.tolist() for column in (launched, begin, issued, np.maximum(wait, 0)))
+            spans += [Span(op, start, end, waited, issued=end) for op, start, end, waited in zip(*columns)]
         return rows
 
     @strict
     def memory_over_time(self, trace: Trace, freed: str = "scheduled") -> tuple[I64, I64]:
-        """Return the device memory that is taken during one steady iteration, as the host hands ops over.
+        """Return the device memory that is taken during one steady iteration, as the host launches ops.
 
         A buffer is taken when the op that starts it is issued. It is given back when the last op that touches it is
         issued (`freed="scheduled"`), or when all that touch it have ended (`"completed"`). A dead tail is not held; a
@@ -165,7 +172,7 @@ class Timeline(Shown):
 
         At one instant, what an op takes comes before what the same op gives back, and what has ended by then is given
         back before an op that is issued later takes. With `"scheduled"` that is issue order, so the peak is at most
-        that of `trace.load()`, and the same where no lifetime has a dead tail.
+        that of `trace.live_bytes()`, and the same where no lifetime has a dead tail.
 
         Parameters
         ----------
@@ -212,35 +219,38 @@ class Timeline(Shown):
         self.check_fits(trace)
         one_of("freed", freed, FREED)
         if self.issued is None:
-            told = (
+            problem = (
                 "nothing says when ops are issued; simulate with sync=True, or on a machine with host_ns, turns it on"
             )
-            raise ValueError(f"memory_over_time: the host is off, so {told}")
+            raise ValueError(f"memory_over_time: the host is off, so {problem}")
         if freed == "completed" and self.cycle and self.gain > 0:
-            told = f"the host gains {human_ns(self.gain)} in every iteration, so ever more is taken"
-            raise ValueError(f"memory_over_time: {told}; simulate with sync=True lets it wait for the last op")
+            problem = f"the host gains {human_ns(self.gain)} in every iteration, so ever more is taken"
+            raise ValueError(f"memory_over_time: {problem}; simulate with sync=True lets it wait for the last op")
         period = self.makespan if freed == "completed" else self.host_period
         taken, given, last = self._lifetimes(trace, self.issued, freed, period)
-        b, eternal = trace.buffers, trace.eternal
-        mine = ~b.host & ~eternal & (b.size > 0)
-        time, at = np.concatenate([taken[mine], given[mine]]), np.concatenate([b.start[mine], last[mine]])
-        size = np.concatenate([b.size[mine], -b.size[mine]])
+        buffers, eternal = trace.buffers, trace.eternal
+        counted = ~buffers.host & ~eternal & (buffers.size > 0)
+        time, at = (
+            np.concatenate([taken[counted], given[counted]]),
+            np.concatenate([buffers.start[counted], last[counted]]),
+        )
+        size = np.concatenate([buffers.size[counted], -buffers.size[counted]])
         turn = time // period if period else at // trace.n
         time, at = time - turn * period, at - turn * trace.n
-        always = int(b.size[eternal & ~b.host].sum()) - int((size * turn).sum())
+        always = int(buffers.size[eternal & ~buffers.host].sum()) - int((size * turn).sum())
         return _steps(time, at, size, always)
 
     def _lifetimes(self, trace: Trace, issued: I64, freed: str, period: int) -> tuple[I64, I64, I64]:
         """Return when each buffer is taken and given back, and by which op: from `n` on, one of the next iteration."""
-        b, touched = trace.buffers, trace.accesses().op
+        buffers, touched = trace.buffers, trace.accesses().op
         idle = np.flatnonzero(np.diff(touched.ptr) == 0)
-        buffer, op = np.concatenate([touched.rows(), idle]), np.concatenate([touched.idx, b.end[idle] - 1])
-        at = b.start[buffer] + (op - b.start[buffer]) % trace.n
-        taken, last = issued[b.start], b.start.copy()
+        buffer, op = np.concatenate([touched.rows(), idle]), np.concatenate([touched.idx, buffers.end[idle] - 1])
+        at = buffers.start[buffer] + (op - buffers.start[buffer]) % trace.n
+        taken, last = issued[buffers.start], buffers.start.copy()
         np.maximum.at(last, buffer, at)
         given = taken.copy()
         if freed == "scheduled":
-            buffer, at = np.arange(len(b)), last
+            buffer, at = np.arange(len(buffers)), last
         when = (issued if freed == "scheduled" else self.end)[at % trace.n] + at // trace.n * period
         np.maximum.at(given, buffer, when)
         return taken, given, last

@@ -87,13 +87,13 @@ class Uncertainty:
         """Whether all is as estimated."""
         return replace(self, seed=0) == Uncertainty()
 
-    def lasting(self, n: int, *key: int) -> F64:
-        """Return what each of `n` ops takes of its estimate, in all iterations, float64[n]."""
-        return self.bias * _factors(self.spread, n, self.seed, OPS, *key)
+    def lasting(self, count: int, *key: int) -> F64:
+        """Return what each of `count` ops takes of its estimate, in all iterations, float64[n]."""
+        return self.bias * _factors(self.spread, count, self.seed, OPS, *key)
 
-    def passing(self, n: int, *key: int) -> F64:
-        """Return what each of `n` ops takes of its lasting time in one iteration, float64[n]."""
-        return _factors(self.noise, n, self.seed, ITERATION, *key)
+    def passing(self, count: int, *key: int) -> F64:
+        """Return what each of `count` ops takes of its lasting time in one iteration, float64[n]."""
+        return _factors(self.noise, count, self.seed, ITERATION, *key)
 
     @strict
     def copies(self, ns: I64, machine: Machine, *key: int) -> I64:
@@ -114,7 +114,7 @@ class Uncertainty:
         machine : Machine
             Gives the estimates.
         draw : int
-            Which: ops of one draw take as long under all plans of a trace, and as long again where they run again.
+            Which: ops of one draw take as long under all plans of a trace, and as long again where they are recomputed.
 
         Notes
         -----
@@ -131,6 +131,6 @@ class Uncertainty:
         return replace(trace, ops=replace(ops, duration=true))
 
 
-def _factors(sigma: float, n: int, *key: int) -> F64:
+def _factors(sigma: float, count: int, *key: int) -> F64:
     """Log-normal factors of mean 1."""
-    return np.exp(sigma * np.random.default_rng(key).standard_normal(n) - sigma**2 / 2)
+    return np.exp(sigma * np.random.default_rng(key).standard_normal(count) - sigma**2 / 2)

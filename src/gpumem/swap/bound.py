@@ -35,7 +35,7 @@ class Bound(Shown):
     limit, stall_ns : int
         Bytes and nanoseconds: a plan with a limit of live bytes below `limit` makes an iteration longer by more than
         `stall_ns`; a plan for `limit` makes it longer by `stall_ns` at least.
-    peak_load : int
+    peak_live_bytes : int
         Bytes, without swapping.
     breakpoints : int
         How many the last program had; 0 where the bound is static: what some op holds whatever is swapped.
@@ -45,12 +45,12 @@ class Bound(Shown):
 
     limit: int
     stall_ns: int
-    peak_load: int
+    peak_live_bytes: int
     breakpoints: int
     settled: bool
 
     def _facts(self) -> Facts:
-        part = self.limit / self.peak_load if self.peak_load else 0.0
+        part = self.limit / self.peak_live_bytes if self.peak_live_bytes else 0.0
         facts = {"limit": f"{human(self.limit)} ({percent(part)} of the peak load)", "stall": human_ns(self.stall_ns)}
         return facts | {"settled": "yes" if self.settled else "no, it may be loose"}
 
@@ -115,10 +115,10 @@ def zero_stall_limit(
     >>> from gpumem.io import bundled
     >>> trace = bundled("mlp3")
     >>> bound = zero_stall_limit(trace, Machine.named("gtx1080ti"))
-    >>> round(bound.limit / bound.peak_load, 3), bound.settled
+    >>> round(bound.limit / bound.peak_live_bytes, 3), bound.settled
     (0.998, True)
     """
-    peak, least = trace.peak_load, static_floor(trace)[1]
+    peak, least = trace.peak_live_bytes, static_floor(trace)[1]
     if not peak or not in_a_row(trace, machine) or work.over():
         return Bound(least, 0, peak, 0, False)
     refined = refine(relax(trace, machine, stalls=False), peak, None, rounds, size)
@@ -186,11 +186,11 @@ def least_stall(  # noqa: PLR0913  options of a public function, keyword-only
     --------
     >>> from gpumem.io import bundled
     >>> trace = bundled("mlp3")
-    >>> least_stall(trace, Machine.named("gtx1080ti"), trace.peak_load * 9 // 10).stall_ns > 0
+    >>> least_stall(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes * 9 // 10).stall_ns > 0
     True
     """
     trace = touched(trace) if placed else trace
-    peak, (op, needs) = trace.peak_load, static_floor(trace)
+    peak, (op, needs) = trace.peak_live_bytes, static_floor(trace)
     if limit < needs:
         raise Infeasible(op, needs, limit)
     if peak <= limit or not in_a_row(trace, machine) or work.over():

@@ -97,7 +97,7 @@ class PlannerRecord:
     >>> from gpumem.io import bundled
     >>> from gpumem.swap import Heuristic
     >>> trace, machine = bundled("mlp3"), Machine.named("gtx1080ti")
-    >>> Heuristic().propose(trace, machine, trace.peak_load * 19 // 20)
+    >>> Heuristic().propose(trace, machine, trace.peak_live_bytes * 19 // 20)
     Proposal(mlp3_b128_sgd: iteration 16.10 ms, status planned)
     """
 

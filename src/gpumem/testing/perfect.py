@@ -37,7 +37,7 @@ def perfect(pieces: int, *, seed: int = 0, steps: int = 200, height: int = 2**20
     --------
     >>> from gpumem.pool import best_fit, exact
     >>> trace = perfect(12, seed=2, steps=20, height=100)
-    >>> trace.peak_load, exact(trace, alignment=1).height
+    >>> trace.peak_live_bytes, exact(trace, alignment=1).height
     (100, 100)
     """
     for name, value in (("pieces", pieces), ("steps", steps), ("height", height)):

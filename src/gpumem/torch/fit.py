@@ -12,7 +12,7 @@ from typing import Any
 from gpumem.base import work
 from gpumem.base.arguments import strict
 from gpumem.base.units import amount, fraction, human
-from gpumem.pipeline import Among, Need, Planned, among, least, need
+from gpumem.pipeline import Planned, PlannerComparison, Requirement, compare_planners, requirement, smallest_pool
 from gpumem.pipeline.compare_planners import BEST, QUICK
 from gpumem.pipeline.requirement import context_of
 from gpumem.simulator.machine import Machine
@@ -153,7 +153,7 @@ def fit(
     return replace(found, planned=found.planned.under(uncertainty))
 
 
-Step = tuple[Trace, Need, Captured]  # with workspaces; what it takes; what was captured
+Step = tuple[Trace, Requirement, Captured]  # with workspaces; what it takes; what was captured
 
 
 @dataclass(slots=True)
@@ -187,9 +187,9 @@ class _Asked:
                 )
             rule, words = self.rule, (convolving.FASTEST, convolving.NONE)
             if isinstance(rule, str) and rule not in words:
-                rule = amount(rule, found.trace.peak_load, "workspaces", least=0)
+                rule = amount(rule, found.trace.peak_live_bytes, "workspaces", least=0)
             worked = convolving.add(machine.timed(found.trace), rule=rule)
-            self.captured[batch] = worked, need(found.trace, worked), found
+            self.captured[batch] = worked, requirement(found.trace, worked), found
         return self.captured[batch]
 
     def limit(self, peak: int) -> int:
@@ -233,7 +233,7 @@ class _Asked:
         if best is not None:
             return answer.with_(planned=best, tried=chosen.tried)
         broken = {one.planner for one in chosen.tried if one.error}
-        lowest = least(
+        lowest = smallest_pool(
             trace,
             self.machine,
             max(limit, chosen.needs),
@@ -244,10 +244,10 @@ class _Asked:
         )
         return answer.with_(tried=chosen.tried, least=lowest, needs=chosen.needs)
 
-    def plan(self, trace: Trace, limit: int, **how: Any) -> Among:
+    def plan(self, trace: Trace, limit: int, **how: Any) -> PlannerComparison:
         """Plan as was asked."""
         usual = {"planners": self.planners, "overhead": self.overhead, "seconds": self.seconds, "options": self.options}
-        return among(trace, self.machine, limit, **{**usual, **how})
+        return compare_planners(trace, self.machine, limit, **{**usual, **how})
 
     def largest(self) -> Fit:
         """Look for the largest batches; answer for the one with a plan."""

@@ -13,7 +13,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import exact
 from gpumem.io import staged, write, write_text
-from gpumem.pipeline import Need, Planned, Tried
+from gpumem.pipeline import Attempt, Planned, Requirement
 from gpumem.pipeline.report import by_module, columns, human, human_ns, percent
 from gpumem.pipeline.report.by_module import rows_of
 from gpumem.simulator.machine import PRESETS, Machine
@@ -58,13 +58,13 @@ class Fit(Shown):
         Bytes that tensors may take.
     context : int
         Bytes that the context takes beside them.
-    need : Need
+    need : Requirement
         What the step takes as it is.
     makespan : int
         Of an iteration without a plan, nanoseconds.
     planned : Planned, optional
         The cheapest plan for the limit, where one is needed and found; checked.
-    tried : tuple of Tried
+    tried : tuple of Attempt
         What came of each planner.
     least : Planned, optional
         Where no plan is found for the limit: one for about the least limit that would do, not checked.
@@ -89,10 +89,10 @@ class Fit(Shown):
     batch: int | None
     limit: int
     context: int
-    need: Need
+    need: Requirement
     makespan: int
     planned: Planned | None = None
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[Attempt, ...] = ()
     least: Planned | None = None
     needs: int = 0
     seconds: float = 0.0
@@ -165,7 +165,7 @@ class Fit(Shown):
             "limit": self.limit,
             "context": self.context,
             "live": self.need.live,
-            "at_the_peak": dict(self.need.kinds),
+            "peak_by_kind": dict(self.need.kinds),
             "reserved_for_tensors": self.need.tensors,
             "workspaces": self.need.workspaces,
             "reserved": self.need.reserved,

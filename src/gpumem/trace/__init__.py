@@ -35,8 +35,8 @@ if TYPE_CHECKING:
         first as first,
         int_column as int_column,
         numbered as numbered,
+        optional_column as optional_column,
         position as position,
-        told as told,
     )
     from gpumem.trace.csr import Csr as Csr, joined as joined
     from gpumem.trace.kinds import (
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
         STATISTICS as STATISTICS,
         TEMP as TEMP,
         WORKSPACE as WORKSPACE,
+        recorded_statistics as recorded_statistics,
         statistics_by_kind as statistics_by_kind,
-        told_statistics as told_statistics,
     )
     from gpumem.trace.ops import (
         COMPUTE as COMPUTE,

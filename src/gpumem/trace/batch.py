@@ -16,8 +16,9 @@ from gpumem.trace.columns import F64, I64, UNKNOWN, Bool, int_column
 from gpumem.trace.kinds import INPUT, PER_SAMPLE
 from gpumem.trace.trace import Trace
 
-FINE = 32  # batches of one octave of the grid, beyond the first that are exact
-MOST = 2**20
+# Batches of one octave of the grid, beyond the first that are exact: steps of at most 3 %. Not tuned.
+FINE = 32
+MOST = 2**20  # the largest batch that is looked at: so that a search ends where nothing grows
 
 
 @strict
@@ -66,24 +67,24 @@ def rebatch(trace: Trace, factor: float, *, batch: int | None = None) -> Trace:
     --------
     >>> from gpumem.io import bundled
     >>> trace = bundled("vgg16")
-    >>> [round(rebatch(trace, factor).peak_load / trace.peak_load, 2) for factor in (0.5, 1, 2)]
+    >>> [round(rebatch(trace, factor).peak_live_bytes / trace.peak_live_bytes, 2) for factor in (0.5, 1, 2)]
     [0.67, 1.0, 1.68]
     """
     if not 0 < factor < math.inf:
         raise ValueError(f"factor: {factor} is not positive and finite")
     at_least(1, batch=batch)
-    b, ops = trace.buffers, trace.ops
-    if not any(kind in PER_SAMPLE for kind in b.kind):
+    old, ops = trace.buffers, trace.ops
+    if not any(kind in PER_SAMPLE for kind in old.kind):
         raise ValueError(
             f"trace {trace.name!r}: no buffer is of a kind that depends on the batch ({', '.join(sorted(PER_SAMPLE))})"
         )
-    grows, shape = _growth(b, factor, batch)
-    buffers = replace(b, size=_times(b.size, factor, grows), shape=shape)
+    grows, shape = _growth(old, factor, batch)
+    buffers = replace(old, size=_times(old.size, factor, grows), shape=shape)
     touched = trace.accesses().op
     row = touched.rows()
     of_batch = np.zeros(len(ops), np.bool_)
     of_batch[touched.idx[grows[row]]] = True
-    before, after = (np.bincount(touched.idx, size[row], len(ops)) for size in (b.size, buffers.size))
+    before, after = (np.bincount(touched.idx, size[row], len(ops)) for size in (old.size, buffers.size))
     rate: F64 = np.divide(after, before, out=np.ones(len(ops)), where=before > 0)
     changed = replace(
         ops,
@@ -94,20 +95,20 @@ def rebatch(trace: Trace, factor: float, *, batch: int | None = None) -> Trace:
     return Trace(buffers, changed, trace.n, name=trace.name)
 
 
-def _growth(b: Buffers, factor: float, batch: int | None) -> tuple[Bool, tuple[Shape | None, ...] | None]:
+def _growth(buffers: Buffers, factor: float, batch: int | None) -> tuple[Bool, tuple[Shape | None, ...] | None]:
     """Which buffers grow, and the shapes that come of it."""
-    grows = np.array([kind in PER_SAMPLE for kind in b.kind], np.bool_)
-    if b.shape is None:
+    grows = np.array([kind in PER_SAMPLE for kind in buffers.kind], np.bool_)
+    if buffers.shape is None:
         return grows, None
-    found = list(b.shape)
-    one = batch or _first_of_inputs(b)
-    for j in np.flatnonzero(grows).tolist():
-        if shape := b.shape[j]:
+    found = list(buffers.shape)
+    one = batch or _first_of_inputs(buffers)
+    for buffer in np.flatnonzero(grows).tolist():
+        if shape := buffers.shape[buffer]:
             at = _dimension(shape, one)
-            grows[j] = batch is None or at is not None
-            found[j] = _longer(shape, factor, at) if grows[j] else shape
+            grows[buffer] = batch is None or at is not None
+            found[buffer] = _longer(shape, factor, at) if grows[buffer] else shape
         elif shape == ():
-            grows[j] = batch is None
+            grows[buffer] = batch is None
     return grows, tuple(found)
 
 
@@ -126,9 +127,9 @@ def recorded_batch(trace: Trace) -> int:
     return batch
 
 
-def _first_of_inputs(b: Buffers) -> int:
+def _first_of_inputs(buffers: Buffers) -> int:
     """The first dimension of most inputs; 0 where there are none."""
-    inputs = Counter(shape[0] for kind, shape in zip(b.kind, b.shape or ()) if kind == INPUT and shape)
+    inputs = Counter(shape[0] for kind, shape in zip(buffers.kind, buffers.shape or ()) if kind == INPUT and shape)
     return max(inputs, key=inputs.__getitem__, default=0)
 
 
@@ -136,7 +137,9 @@ def _dimension(shape: Shape, batch: int) -> int | None:
     """The first dimension that is the batch, or else the first that is a multiple of it."""
     if not batch:
         return None
-    found = [i for i, d in enumerate(shape) if d == batch] or [i for i, d in enumerate(shape) if d and d % batch == 0]
+    found = [axis for axis, extent in enumerate(shape) if extent == batch] or [
+        axis for axis, extent in enumerate(shape) if extent and extent % batch == 0
+    ]
     return found[0] if found else None
 
 
@@ -150,18 +153,21 @@ def _longer(shape: Shape, factor: float, at: int | None) -> Shape | None:
 def _times(values: I64, factor: float, which: Bool) -> I64:
     """Multiply some of the values exactly and round; what is above 0 stays above 0."""
     exact = Fraction(factor)
-    whole = [max(round(v * exact), min(v, 1)) if w else v for v, w in zip(values.tolist(), which.tolist())]
+    whole = [
+        max(round(value * exact), min(value, 1)) if grows else value
+        for value, grows in zip(values.tolist(), which.tolist())
+    ]
     return int_column(whole, f"{factor} times the batch")
 
 
-def batch_of(k: int) -> int:
+def batch_of(place: int) -> int:
     """Return the k-th batch of the grid: all to 64, then 32 between a power of two and the next.
 
     >>> [batch_of(k) for k in (1, 63, 64, 65, 96, 97)]
     [1, 63, 64, 66, 128, 132]
     """
-    octave = max(k // FINE - 1, 0)
-    return (k - octave * FINE) << octave
+    octave = max(place // FINE - 1, 0)
+    return (place - octave * FINE) << octave
 
 
 def place_of(batch: int) -> int:
@@ -202,7 +208,7 @@ def largest(holds: Callable[[int], bool], start: int, *, exact: bool = False) ->
             return MOST
         above = min(low + FINE, place_of(MOST))
         low, high = (above, 0) if holds(batch_of(above)) else (low, above)
-    found = batch_of(_last(lambda k: holds(batch_of(k)), low, high))
+    found = batch_of(_last(lambda place: holds(batch_of(place)), low, high))
     return _last(holds, found, found + step_at(found)) if exact and found else found
 
 

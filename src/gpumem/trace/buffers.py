@@ -61,7 +61,7 @@ class Buffers(Shown):
     dtype: tuple[str, ...] | None = None
 
     @classmethod
-    def make(
+    def make(  # noqa: PLR0913  a column each, by keyword
         cls,
         size: ArrayLike,
         start: ArrayLike,
@@ -87,7 +87,7 @@ class Buffers(Shown):
             ("",) * count if kind is None else tuple(kind),
             np.arange(count, dtype=np.int64) if of is None else int_column(of, "buffers: of"),
             ("",) * count if name is None else tuple(name),
-            None if shape is None else tuple(_shape(i, dims) for i, dims in enumerate(shape)),
+            None if shape is None else tuple(_shape(buffer, dims) for buffer, dims in enumerate(shape)),
             None if dtype is None else tuple(dtype),
         )
 
@@ -98,7 +98,7 @@ class Buffers(Shown):
         ('temp', '', 'temp')
         """
         fresh = Buffers.make([0], [0], [0], of=[UNKNOWN], shape=[None], dtype=[""])
-        return Buffers(*(taken(getattr(self, c), getattr(fresh, c), rows) for c in self.__slots__))
+        return Buffers(*(taken(getattr(self, what), getattr(fresh, what), rows) for what in self.__slots__))
 
     @classmethod
     def joined(cls, tables: Sequence[Buffers]) -> Buffers:
@@ -107,10 +107,10 @@ class Buffers(Shown):
         >>> Buffers.joined([Buffers.make([8], [0], [1]), Buffers.make([4], [0], [1], dtype=["f4"])]).dtype
         ('', 'f4')
         """
-        rows: dict[str, list[Any]] = {c: [getattr(t, c) for t in tables] for c in cls.__slots__}
-        for c, nothing in (("shape", None), ("dtype", "")):
-            if any(column is not None for column in rows[c]):
-                rows[c] = [column or (nothing,) * len(t) for column, t in zip(rows[c], tables)]
+        rows: dict[str, list[Any]] = {what: [getattr(table, what) for table in tables] for what in cls.__slots__}
+        for what, nothing in (("shape", None), ("dtype", "")):
+            if any(column is not None for column in rows[what]):
+                rows[what] = [column or (nothing,) * len(table) for column, table in zip(rows[what], tables)]
         return cls(*(joined(columns) for columns in rows.values()))
 
     def extended(
@@ -142,35 +142,35 @@ class Buffers(Shown):
         space = [SPACES[int(host)] for host in self.host]
         rows = {"bytes": self.size, "start": self.start, "end": self.end, "persistent": self.persistent, "space": space}
         more: dict[str, Any] = {"kind": self.kind, "of": self.of, "name": self.name}
-        more |= {c: list(getattr(self, c)) for c in ("shape", "dtype") if getattr(self, c) is not None}
+        more |= {what: list(getattr(self, what)) for what in ("shape", "dtype") if getattr(self, what) is not None}
         return frame(rows | more, index="buffer", absent=UNKNOWN, among=["of"])
 
     def __len__(self) -> int:
         return len(self.size)
 
-    def __getitem__(self, i: int) -> Buffer:
-        i = position(i, len(self), "buffer")
+    def __getitem__(self, buffer: int) -> Buffer:
+        buffer = position(buffer, len(self), "buffer")
         return Buffer(
-            i,
-            int(self.size[i]),
-            int(self.start[i]),
-            int(self.end[i]),
-            bool(self.persistent[i]),
-            SPACES[int(self.host[i])],
-            self.kind[i],
-            int(self.of[i]),
-            self.name[i],
-            None if self.shape is None else self.shape[i],
-            "" if self.dtype is None else self.dtype[i],
+            buffer,
+            int(self.size[buffer]),
+            start=int(self.start[buffer]),
+            end=int(self.end[buffer]),
+            persistent=bool(self.persistent[buffer]),
+            space=SPACES[int(self.host[buffer])],
+            kind=self.kind[buffer],
+            of=int(self.of[buffer]),
+            name=self.name[buffer],
+            shape=None if self.shape is None else self.shape[buffer],
+            dtype="" if self.dtype is None else self.dtype[buffer],
         )
 
     def __iter__(self) -> Iterator[Buffer]:
         """Go through all records; columns become lists first, as single numbers of an array take ten times as long."""
-        space = [SPACES[k] for k in self.host.tolist()]
+        space = [SPACES[row] for row in self.host.tolist()]
         numbers = (column.tolist() for column in (self.size, self.start, self.end, self.persistent))
         shape, dtype = self.shape or repeat(None), self.dtype or repeat("")
         return map(Buffer, range(len(self)), *numbers, space, self.kind, self.of.tolist(), self.name, shape, dtype)
 
 
-def _shape(i: int, dims: Sequence[int] | None) -> Shape | None:
-    return None if dims is None else dimensions(dims, f"buffer {i}: shape")
+def _shape(buffer: int, dims: Sequence[int] | None) -> Shape | None:
+    return None if dims is None else dimensions(dims, f"buffer {buffer}: shape")

@@ -60,18 +60,18 @@ def first(bad: Bool) -> int:
     return int(np.argmax(bad)) if bad.any() else -1
 
 
-def position(i: int, count: int, what: str) -> int:
-    """Return which of `count` rows `i` is; negative ones count from the end, as in a list.
+def position(place: int, count: int, what: str) -> int:
+    """Return which of `count` rows `place` is; negative ones count from the end, as in a list.
 
     >>> position(-1, 5, "op")
     4
     """
     try:
-        return range(count)[index(i)]
+        return range(count)[index(place)]
     except IndexError:
-        raise IndexError(f"{what} {i}: there are {count}") from None
+        raise IndexError(f"{what} {place}: there are {count}") from None
     except TypeError:
-        raise TypeError(f"{what} {i!r:.60}: rows have whole numbers; to_pandas() gives a table to slice") from None
+        raise TypeError(f"{what} {place!r:.60}: rows have whole numbers; to_pandas() gives a table to slice") from None
 
 
 def numbered(names: Sequence[str], column: str, otherwise: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def numbered(names: Sequence[str], column: str, otherwise: str) -> dict[str, Any
     >>> numbered(["d2h", "h2d", "d2h"], "stream", "compute")
     {'stream': [0, 1, 0], 'streams': ['d2h', 'h2d']}
     """
-    number = {name: k for k, name in enumerate(dict.fromkeys(names))}
+    number = {name: value for value, name in enumerate(dict.fromkeys(names))}
     return {column: [number[name] for name in names], f"{column}s": list(number) or [otherwise]}
 
 
@@ -99,10 +99,10 @@ def dimensions(shape: Iterable[int], what: str) -> tuple[int, ...]:
     return whole
 
 
-def told(values: Iterable[T], nothing: T) -> tuple[T, ...] | None:
-    """Return an optional column: None where nothing is told of any row.
+def optional_column(values: Iterable[T], nothing: T) -> tuple[T, ...] | None:
+    """Return an optional column: None where no row has a value.
 
-    >>> told(["", "layer1"], ""), told(["", ""], "")
+    >>> optional_column(["", "layer1"], ""), optional_column(["", ""], "")
     (('', 'layer1'), None)
     """
     column = tuple(values)

@@ -33,8 +33,8 @@ class Csr(Shown):
             if not hasattr(row, "__len__") or isinstance(row, str):
                 raise TypeError(f"{what}[{i}]: {row!r:.60} is no list of integers; each row is a list")
         ptr = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(r) for r in rows], out=ptr[1:])
-        return cls(ptr, int_column([x for r in rows for x in r], what))
+        np.cumsum([len(row) for row in rows], out=ptr[1:])
+        return cls(ptr, int_column([entry for row in rows for entry in row], what))
 
     @classmethod
     def grouped(cls, row: I64, idx: I64, count: int) -> Csr:
@@ -52,8 +52,8 @@ class Csr(Shown):
     def __len__(self) -> int:
         return len(self.ptr) - 1
 
-    def __getitem__(self, i: int) -> I64:
-        return self.idx[self.ptr[i] : self.ptr[i + 1]]
+    def __getitem__(self, row: int) -> I64:
+        return self.idx[self.ptr[row] : self.ptr[row + 1]]
 
     def rows(self) -> I64:
         """Return the row number of each entry of `idx`."""
@@ -82,7 +82,7 @@ class Csr(Shown):
     def tolist(self) -> list[list[int]]:
         """Unpack into a list of lists."""
         flat, cut = self.idx.tolist(), self.ptr.tolist()
-        return [flat[cut[i] : cut[i + 1]] for i in range(len(self))]
+        return [flat[cut[row] : cut[row + 1]] for row in range(len(self))]
 
 
 def taken(values: Any, fresh: Any, rows: I64) -> Any:
@@ -93,7 +93,7 @@ def taken(values: Any, fresh: Any, rows: I64) -> Any:
         return Csr(np.append(values.ptr, values.ptr[-1]), values.idx).take(np.where(rows < 0, len(values), rows))
     if isinstance(values, tuple):
         more = (*values, *fresh)
-        return tuple(more[k] for k in rows.tolist())
+        return tuple(more[row] for row in rows.tolist())
     return np.append(values, fresh)[rows]
 
 
@@ -108,9 +108,9 @@ def joined(columns: Sequence[Any]) -> Any:
     if all(column is None for column in columns):
         return None
     if isinstance(columns[0], Csr):
-        ends = np.cumsum([0, *(len(c.idx) for c in columns)])
-        ptr = np.concatenate([[0], *(c.ptr[1:] + end for c, end in zip(columns, ends))])
-        return Csr(ptr.astype(np.int64), np.concatenate([c.idx for c in columns]))
+        ends = np.cumsum([0, *(len(rows.idx) for rows in columns)])
+        ptr = np.concatenate([[0], *(rows.ptr[1:] + end for rows, end in zip(columns, ends))])
+        return Csr(ptr.astype(np.int64), np.concatenate([rows.idx for rows in columns]))
     if isinstance(columns[0], tuple):
         return tuple(value for column in columns for value in column)
     return np.concatenate(columns)

@@ -21,17 +21,17 @@ ACT_GRAD = "act_grad"  # whatever else the backward pass makes
 OPT_TEMP = "opt_temp"  # made while weights are updated
 OTHER = "other"  # made before the recording, and nobody knows what for
 WORKSPACE = "workspace"  # what one op needs only while it runs
-GENERATOR = "generator"  # where a random op was in its stream of numbers, kept on the host for its reruns
-GENERATOR_BYTES = 16
+GENERATOR = "generator"  # where a random op was in its stream of numbers, kept on the host for its recomputations
+GENERATOR_BYTES = 16  # of a CUDA generator: its seed and its offset, 8 bytes each
 PER_SAMPLE = frozenset({INPUT, ACTIVATION, TEMP, ACT_GRAD})  # each sample of a batch has its own
 
 
 def statistics_by_kind(kind: Sequence[str], ops: Ops) -> Csr:
     """Return the statistics of each op as `Trace.statistics` tells them by kind: of each buffer, in `kind`."""
-    kept = np.array([k == STATISTICS for k in kind], np.bool_)
+    kept = np.array([entry == STATISTICS for entry in kind], np.bool_)
     written, count = kept[ops.writes.idx], max(len(kept), 1)
     beside = np.zeros(len(ops), np.bool_)
-    result = np.array([k not in (STATISTICS, WORKSPACE) for k in kind], np.bool_)
+    result = np.array([entry not in (STATISTICS, WORKSPACE) for entry in kind], np.bool_)
     beside[ops.writes.rows()[result[ops.writes.idx]]] = True
     chosen = (ops.reads, kept[ops.reads.idx]), (ops.writes, written)
     read, write = (rows.rows()[mine] * count + rows.idx[mine] for rows, mine in chosen)
@@ -40,10 +40,10 @@ def statistics_by_kind(kind: Sequence[str], ops: Ops) -> Csr:
     return Csr.grouped(op[beside[op]], buffer[beside[op]], len(ops))
 
 
-def told_statistics(told: Sequence[Sequence[int] | None], kind: Sequence[str], ops: Ops) -> Csr | None:
+def recorded_statistics(given: Sequence[Sequence[int] | None], kind: Sequence[str], ops: Ops) -> Csr | None:
     """Return the statistics of each op: those told of it, else by kind; None where nothing is told of any op."""
     known = len(kind) > max(ops.reads.idx.max(initial=-1), ops.writes.idx.max(initial=-1))  # else refused later
-    if all(row is None for row in told) or not known:
+    if all(row is None for row in given) or not known:
         return None
     by_kind = statistics_by_kind(kind, ops).tolist()
-    return Csr.of([mine if row is None else row for row, mine in zip(told, by_kind)], "ops: statistics")
+    return Csr.of([inferred if row is None else row for row, inferred in zip(given, by_kind)], "ops: statistics")

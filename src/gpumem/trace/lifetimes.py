@@ -57,27 +57,28 @@ def used(trace: Trace) -> Trace:
 def touched(trace: Trace) -> Trace:
     """Return a trace whose buffers live from their first access through their last: those in which ops may meet.
 
-    What is alive all the time, or never touched, stays so. By the placed clock a plan is bound by no more than that.
+    What is alive all the time, or never touched, stays so. By the address-aware simulation a plan is bound by no more
+    than that.
 
     >>> from gpumem.trace import Buffers, Ops
     >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [], [], []], [[], [0], [], []]))
     >>> touched(trace).buffers.start, touched(trace).buffers.end
     (array([1]), array([2]))
     """
-    b, who = trace.buffers, trace.accesses().op
-    first = np.full(len(b), trace.n, np.int64)
-    np.minimum.at(first, who.rows(), (who.idx - b.start[who.rows()]) % trace.n)
-    return _from(trace, b.start + np.where(trace.eternal | (first == trace.n), 0, first))
+    buffers, who = trace.buffers, trace.accesses().op
+    first = np.full(len(buffers), trace.n, np.int64)
+    np.minimum.at(first, who.rows(), (who.idx - buffers.start[who.rows()]) % trace.n)
+    return _from(trace, buffers.start + np.where(trace.eternal | (first == trace.n), 0, first))
 
 
 def _from(trace: Trace, start: I64) -> Trace:
     """Let buffers live from some steps, which may be of the next turn, through their last access."""
-    b, n = trace.buffers, trace.n
+    buffers, n = trace.buffers, trace.n
     last = trace.last_touch()
-    end = np.where(trace.eternal | (last < 0), b.end, b.start + last + 1)
+    end = np.where(trace.eternal | (last < 0), buffers.end, buffers.start + last + 1)
     turn = np.where(start < n, 0, n)
     crosses = trace.eternal | (end - turn > n)
-    lives = replace(b, start=start - turn, end=end - turn, persistent=b.persistent & crosses)
+    lives = replace(buffers, start=start - turn, end=end - turn, persistent=buffers.persistent & crosses)
     return Trace(lives, trace.ops, name=trace.name)
 
 
@@ -90,20 +91,22 @@ def tails(whole: Trace, short: Trace, limit: int) -> list[int]:
     >>> tails(whole, used(whole), 8), tails(whole, used(whole), 16)
     ([0, 1], [])
     """
-    over, n = whole.load() > limit, whole.n
+    over, n = whole.live_bytes() > limit, whole.n
     found = np.flatnonzero(short.buffers.end < whole.buffers.end).tolist()
     spans = zip(found, short.buffers.end[found].tolist(), whole.buffers.end[found].tolist())
-    return [i for i, lo, hi in spans if over[np.arange(lo, hi) % n].any()]
+    return [buffer for buffer, lo, hi in spans if over[np.arange(lo, hi) % n].any()]
 
 
 @jit
-def meet(a: int, b: int, c: int, d: int, n: int) -> bool:
-    """Whether the arcs [a, b) and [c, d) of a circle of `n` steps have a step in common; `n` < `b` wraps.
+def meet(start: int, end: int, other_start: int, other_end: int, n: int) -> bool:
+    """Whether the arcs [a, b) and [c, d) of a circle of `n` steps have a step in common; `n` < `end` wraps.
 
     >>> meet(0, 2, 2, 3, 4), meet(0, 2, 3, 5, 4)
     (False, True)
     """
-    return bool((a < d and c < b) or a + n < d or c + n < b)  # as they stand, or one of them a turn later
+    return bool(
+        (start < other_end and other_start < end) or start + n < other_end or other_start + n < end
+    )  # as they stand, or one of them a turn later
 
 
 @strict
@@ -129,6 +132,6 @@ def released(trace: Trace) -> Trace:
     ----------
     Zhang et al., TENSILE, section 4.5.
     """
-    b, last = trace.buffers, trace.last_touch()
-    short = (last >= 0) & ~b.persistent & ~b.host
-    return replace(trace, buffers=replace(b, end=np.where(short, b.start + last + 1, b.end)))
+    buffers, last = trace.buffers, trace.last_touch()
+    short = (last >= 0) & ~buffers.persistent & ~buffers.host
+    return replace(trace, buffers=replace(buffers, end=np.where(short, buffers.start + last + 1, buffers.end)))

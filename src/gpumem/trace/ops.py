@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 Attributes = Mapping[str, Any]  # of an op, by name
 
-COMPUTE, COPY_OUT, COPY_IN, RECOMPUTE, SYNC = range(5)
+COMPUTE, COPY_OUT, COPY_IN, RECOMPUTE, SYNC = range(5)  # indices into `ROLES`
 ROLES = ("compute", "copy_out", "copy_in", "recompute", "sync")
-THE_HOST = "host"  # who hands over ops of which nobody says more
+THE_HOST = "host"  # who launches ops of which nobody says more
 NAMES = ("streams", "hosts")  # columns of `Ops` that name what others count
 
 
@@ -50,8 +50,8 @@ class Ops(Shown):
     `name`; `reads`, `writes` (buffer ids, CSR; an op that changes a buffer in place lists it in both);
     `stream` (index into `streams`); `duration` (ns, -1 where nobody measured it), `flops`, `moved`
     (bytes, for a roofline); `role` (index into `ROLES`); `of` (index in the recorded file, -1 for copies);
-    `rng` (draws random numbers; a rerun draws the same ones again); `statistics` (buffer ids, CSR: what the op keeps
-    account of, and no other of its outputs depends on; None: by kind, see `Trace.statistics`); `host` (index into
+    `rng` (draws random numbers; a recomputation draws the same ones again); `statistics` (buffer ids, CSR: what the op
+    keeps account of, and no other of its outputs depends on; None: by kind, see `Trace.statistics`); `host` (index into
     `hosts`: the host thread that hands the op over), `blocking` (that thread waits for the op, see
     `gpumem.simulator.simulate`); `attributes` (of the op, as a convolution's stride) and `module` (where it stands in
     the model), None where no op of the trace has any.
@@ -76,7 +76,7 @@ class Ops(Shown):
     module: tuple[str, ...] | None = None
 
     @classmethod
-    def make(
+    def make(  # noqa: PLR0913  a column each, by keyword
         cls,
         reads: Csr | Sequence[Sequence[int]],
         writes: Csr | Sequence[Sequence[int]],
@@ -97,17 +97,17 @@ class Ops(Shown):
         attributes: Sequence[Attributes | None] | None = None,
         module: Sequence[str] | None = None,
     ) -> Ops:
-        """Build the columns; what is left out is one compute stream of unmeasured ops, handed over by one host."""
-        r = reads if isinstance(reads, Csr) else Csr.of(reads, "ops: reads")
-        w = writes if isinstance(writes, Csr) else Csr.of(writes, "ops: writes")
-        n = len(r)
+        """Build the columns; what is left out is one compute stream of unmeasured ops, launched by one host."""
+        read_rows = reads if isinstance(reads, Csr) else Csr.of(reads, "ops: reads")
+        write_rows = writes if isinstance(writes, Csr) else Csr.of(writes, "ops: writes")
+        n = len(read_rows)
         kept = (
             statistics if statistics is None or isinstance(statistics, Csr) else Csr.of(statistics, "ops: statistics")
         )
         return cls(
             ("",) * n if name is None else tuple(name),
-            r,
-            w,
+            read_rows,
+            write_rows,
             column(stream, n, 0, "ops: stream"),
             tuple(streams),
             column(duration, n, UNKNOWN, "ops: duration"),
@@ -135,11 +135,11 @@ class Ops(Shown):
         >>> Ops.joined([a, b]).name, Ops.joined([a, b]).reads.tolist(), Ops.joined([a, b]).module
         (('a', 'b'), [[0], [1]], ('', 'net'))
         """
-        rows = {c: [getattr(t, c) for t in tables] for c in cls.__slots__}
-        for c, nothing in (("attributes", None), ("module", "")):
-            if any(column is not None for column in rows[c]):
-                rows[c] = [column or (nothing,) * len(t) for column, t in zip(rows[c], tables)]
-        return cls(*(columns[0] if c in NAMES else joined(columns) for c, columns in rows.items()))
+        rows = {what: [getattr(table, what) for table in tables] for what in cls.__slots__}
+        for what, nothing in (("attributes", None), ("module", "")):
+            if any(column is not None for column in rows[what]):
+                rows[what] = [column or (nothing,) * len(table) for column, table in zip(rows[what], tables)]
+        return cls(*(columns[0] if what in NAMES else joined(columns) for what, columns in rows.items()))
 
     def take(self, rows: I64) -> Ops:
         """Return ops `rows[0]`, `rows[1]`, ...; -1 stands for a new one that touches nothing.
@@ -151,8 +151,8 @@ class Ops(Shown):
         fresh = Ops.make([[]], [[]], of=[UNKNOWN], statistics=[[]], attributes=[None], module=[""])
         return Ops(
             *(
-                getattr(self, c) if c in NAMES else taken(getattr(self, c), getattr(fresh, c), rows)
-                for c in self.__slots__
+                getattr(self, what) if what in NAMES else taken(getattr(self, what), getattr(fresh, what), rows)
+                for what in self.__slots__
             )
         )
 
@@ -196,21 +196,21 @@ class Ops(Shown):
     def __len__(self) -> int:
         return len(self.name)
 
-    def __getitem__(self, i: int) -> Op:
-        i = position(i, len(self), "op")
+    def __getitem__(self, op: int) -> Op:
+        op = position(op, len(self), "op")
         return Op(
-            i,
-            self.name[i],
-            self.streams[self.stream[i]],
-            ROLES[self.role[i]],
-            tuple(self.reads[i].tolist()),
-            tuple(self.writes[i].tolist()),
-            int(self.duration[i]),
-            int(self.of[i]),
-            self.hosts[self.host[i]],
-            bool(self.blocking[i]),
-            None if self.attributes is None else self.attributes[i],
-            "" if self.module is None else self.module[i],
+            op,
+            self.name[op],
+            stream=self.streams[self.stream[op]],
+            role=ROLES[self.role[op]],
+            reads=tuple(self.reads[op].tolist()),
+            writes=tuple(self.writes[op].tolist()),
+            duration=int(self.duration[op]),
+            of=int(self.of[op]),
+            host=self.hosts[self.host[op]],
+            blocking=bool(self.blocking[op]),
+            attributes=None if self.attributes is None else self.attributes[op],
+            module="" if self.module is None else self.module[op],
         )
 
     def __iter__(self) -> Iterator[Op]:
@@ -224,7 +224,7 @@ class Ops(Shown):
 
 
 def _mappings(rows: Sequence[Attributes | None]) -> tuple[Attributes | None, ...]:
-    for i, row in enumerate(rows):
+    for op, row in enumerate(rows):
         if row is not None and not isinstance(row, Mapping):
-            raise ValueError(f"ops: attributes of op {i}: {row!r:.60} is no mapping")
+            raise ValueError(f"ops: attributes of op {op}: {row!r:.60} is no mapping")
     return tuple(rows)

@@ -82,12 +82,12 @@ class Placement(Shown):
         at, device, size = int_column(offset, "offset"), ~trace.buffers.host, trace.buffers.size
         if len(at) != len(device):
             raise ValueError(f"offset: {len(at)} for {len(device)} buffers; give one for each, {NOWHERE} on the host")
-        if (j := first(~device & (at != NOWHERE))) >= 0:
-            raise ValueError(f"offset[{j}]: {at[j]}, but buffer {j} is on the host: {NOWHERE} would do")
-        if (j := first(device & ((at < 0) | (at >= MAX_BYTES - size)))) >= 0:
-            raise ValueError(f"offset[{j}]: {at[j]} for {size[j]} bytes is not within [0, 2**62)")
-        if (j := first(device & (at % alignment != 0))) >= 0:
-            raise ValueError(f"offset[{j}]: {at[j]} is no multiple of the alignment of {alignment} bytes")
+        if (buffer := first(~device & (at != NOWHERE))) >= 0:
+            raise ValueError(f"offset[{buffer}]: {at[buffer]}, but buffer {buffer} is on the host: {NOWHERE} would do")
+        if (buffer := first(device & ((at < 0) | (at >= MAX_BYTES - size)))) >= 0:
+            raise ValueError(f"offset[{buffer}]: {at[buffer]} for {size[buffer]} bytes is not within [0, 2**62)")
+        if (buffer := first(device & (at % alignment != 0))) >= 0:
+            raise ValueError(f"offset[{buffer}]: {at[buffer]} is no multiple of the alignment of {alignment} bytes")
         return cls(at, int((at + size)[device].max(initial=0)), alignment)
 
     @strict
@@ -99,7 +99,7 @@ class Placement(Shown):
 
     @strict
     def ratio(self, trace: Trace) -> float:
-        """Return the competitive ratio: footprint over peak load (1.0 where the load is 0)."""
+        """Return the fragmentation ratio: footprint over peak live bytes (1.0 where the live bytes are 0)."""
         self.check_fits(trace)
-        peak = trace.peak_load
+        peak = trace.peak_live_bytes
         return self.height / peak if peak else 1.0

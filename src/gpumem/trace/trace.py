@@ -68,7 +68,7 @@ class Trace(Shown):
     Examples
     --------
     >>> trace = Trace.from_lifetimes([4, 2, 3], [0, 1, 3], [2, 3, 5])
-    >>> trace.load(), trace.peak
+    >>> trace.live_bytes(), trace.peak
     (array([4, 6, 2, 3, 3]), (1, 6))
     """
 
@@ -94,12 +94,12 @@ class Trace(Shown):
         _check_copies(self)
 
     def _facts(self) -> Facts:
-        (op, load), kept = self.peak, int(self.buffers.size[self.buffers.persistent].sum())
+        (op, peak), kept = self.peak, int(self.buffers.size[self.buffers.persistent].sum())
         return {
             "": self.name,
             "ops" if len(self.ops) else "steps": self.n,
             "buffers": len(self.buffers),
-            "peak load": f"{human(load)} at {'op' if len(self.ops) else 'step'} {op}",
+            "peak load": f"{human(peak)} at {'op' if len(self.ops) else 'step'} {op}",
             "persistent": human(kept),
         }
 
@@ -120,13 +120,13 @@ class Trace(Shown):
         return cls(Buffers.make(size, start, ends), Ops.make([], []), steps, name=name)
 
     def steps(self, *, host: bool = False) -> tuple[I64, I64]:
-        """Return the load as a step function: `load[k]` bytes from `time[k]` to `time[k + 1]` (or `n`).
+        """Return the live bytes as a step function: `held[k]` bytes from `time[k]` to `time[k + 1]` (or `n`).
 
         Costs O(B log B) whatever `n`, so instances with nanoseconds for steps are fine.
         """
-        b = self.buffers
-        mine = b.host == host
-        size, start, end = b.size[mine], b.start[mine], b.end[mine]
+        buffers = self.buffers
+        mine = buffers.host == host
+        size, start, end = buffers.size[mine], buffers.start[mine], buffers.end[mine]
         wraps = end > self.n  # the tail of such an arc comes at the start of the circle
         at = np.concatenate([start, np.minimum(end, self.n), np.zeros(int(wraps.sum()), np.int64), end[wraps] - self.n])
         change = np.concatenate([size, -size, size[wraps], -size[wraps]])
@@ -136,21 +136,21 @@ class Trace(Shown):
         inside = time < self.n
         return time[inside], np.cumsum(delta)[inside]
 
-    def load(self, *, host: bool = False) -> I64:
+    def live_bytes(self, *, host: bool = False) -> I64:
         """Return the bytes held during each of the `n` steps, on the device or on the host."""
-        time, load = self.steps(host=host)
-        return np.repeat(load, np.diff(np.append(time, self.n)))
+        time, held = self.steps(host=host)
+        return np.repeat(held, np.diff(np.append(time, self.n)))
 
     @property
     def peak(self) -> tuple[int, int]:
-        """The first step at which the device load is largest, and that load in bytes."""
-        time, load = self.steps()
-        k = int(np.argmax(load))
-        return int(time[k]), int(load[k])
+        """The first step with the most live bytes on the device, and how many."""
+        time, held = self.steps()
+        highest = int(np.argmax(held))
+        return int(time[highest]), int(held[highest])
 
     @property
-    def peak_load(self) -> int:
-        """The largest device load in bytes: no placement can be lower."""
+    def peak_live_bytes(self) -> int:
+        """The most live bytes on the device: no placement can be lower."""
         return self.peak[1]
 
     @property
@@ -163,8 +163,8 @@ class Trace(Shown):
         >>> trace.eternal, trace.crossing
         (array([ True, False, False]), array([ True, False,  True]))
         """
-        b = self.buffers
-        return np.asarray(b.persistent & (b.end - b.start == self.n), np.bool_)
+        buffers = self.buffers
+        return np.asarray(buffers.persistent & (buffers.end - buffers.start == self.n), np.bool_)
 
     @property
     def crossing(self) -> Bool:
@@ -176,8 +176,8 @@ class Trace(Shown):
         """The buffers that each op keeps statistics in: `ops.statistics`, or by kind where that is None.
 
         By kind they are what an op reads and writes of kind `buffer` while it writes something of another kind, its
-        workspace aside: the running mean and variance of a batch norm. No other output depends on them, so a rerun
-        leaves them alone.
+        workspace aside: the running mean and variance of a batch norm. No other output depends on them, so a
+        recomputation leaves them alone.
 
         >>> from gpumem.trace import Buffers, Ops
         >>> from gpumem.trace import STATISTICS
@@ -206,7 +206,7 @@ class Trace(Shown):
 
         >>> from gpumem.trace import Buffers, Ops
         >>> trace = Trace(Buffers.make([8, 4], [0, 0], [2, 1], host=[False, True]), Ops.make([[0], []], [[], []]))
-        >>> trace.host_side().peak_load
+        >>> trace.host_side().peak_live_bytes
         4
         """
         return Trace(replace(self.buffers, host=~self.buffers.host), Ops.make([], []), self.n, name=self.name)
@@ -215,7 +215,7 @@ class Trace(Shown):
         """Return the trace with other ops blocking: all, none, or those of `which`, bool[n]; see
         `gpumem.simulator.simulate`.
 
-        With all it is what a framework does that hands over one op after another and waits for each.
+        With all it is what a framework does that launches one op after another and waits for each.
 
         >>> from gpumem.io import bundled
         >>> trace = bundled("mlp3")
@@ -230,8 +230,10 @@ class Trace(Shown):
 
     def accesses(self) -> Accesses:
         """Return who touches each buffer: reads and writes of an op merged, in issue order."""
-        n, r, w = max(self.n, 1), self.ops.reads, self.ops.writes
-        touch = np.sort(np.concatenate([(r.idx * n + r.rows()) * 2, (w.idx * n + w.rows()) * 2 + 1]))  # reads first
+        n, reads, writes = max(self.n, 1), self.ops.reads, self.ops.writes
+        touch = np.sort(
+            np.concatenate([(reads.idx * n + reads.rows()) * 2, (writes.idx * n + writes.rows()) * 2 + 1])
+        )  # reads first
         new = np.diff(touch >> 1, prepend=-1) != 0
         begins, ends = touch[new], touch[np.append(new, True)[1:]]
         keys = begins >> 1
@@ -246,18 +248,18 @@ def _check_columns(table: Buffers | Ops, what: str) -> None:
             raise ValueError(f"{what}: {len(table)} rows, but column {column!r} has {len(values)}")
 
 
-def _check_buffers(b: Buffers, n: int) -> None:
-    size, start, end = b.size, b.start, b.end
-    if (i := first(size < 0)) >= 0:
-        raise ValueError(f"buffer {i}: size {size[i]} is negative")
+def _check_buffers(buffers: Buffers, n: int) -> None:
+    size, start, end = buffers.size, buffers.start, buffers.end
+    if (bad := first(size < 0)) >= 0:
+        raise ValueError(f"buffer {bad}: size {size[bad]} is negative")
     if float(size.sum(dtype=np.float64)) >= MAX_BYTES:
         raise ValueError(f"buffers: sizes add up to 2**62 bytes or more (the largest is {size.max()})")
-    if (i := first((start < 0) | (start >= n))) >= 0:
-        raise ValueError(f"buffer {i}: start {start[i]} is not in [0, {n})")
-    if (i := first((end <= start) | (end > start + n))) >= 0:
-        raise ValueError(f"buffer {i}: lifetime [{start[i]}, {end[i]}) must last 1 to {n} steps")
-    if (i := first(b.persistent & (end <= n) & (end - start < n))) >= 0:
-        raise ValueError(f"buffer {i}: persistent, but [{start[i]}, {end[i]}) does not cross the boundary at {n}")
+    if (bad := first((start < 0) | (start >= n))) >= 0:
+        raise ValueError(f"buffer {bad}: start {start[bad]} is not in [0, {n})")
+    if (bad := first((end <= start) | (end > start + n))) >= 0:
+        raise ValueError(f"buffer {bad}: lifetime [{start[bad]}, {end[bad]}) must last 1 to {n} steps")
+    if (bad := first(buffers.persistent & (end <= n) & (end - start < n))) >= 0:
+        raise ValueError(f"buffer {bad}: persistent, but [{start[bad]}, {end[bad]}) does not cross the boundary at {n}")
 
 
 def _check_ops(ops: Ops, count: int) -> None:
@@ -265,20 +267,20 @@ def _check_ops(ops: Ops, count: int) -> None:
     for what, rows in (("reads", ops.reads), ("writes", ops.writes), *kept):
         if rows.ptr[0] != 0 or rows.ptr[-1] != len(rows.idx) or (np.diff(rows.ptr) < 0).any():
             raise ValueError(f"ops: {what} are no CSR: ptr does not ascend from 0 to {len(rows.idx)}")
-        if (k := first((rows.idx < 0) | (rows.idx >= count))) >= 0:
-            raise ValueError(f"op {rows.rows()[k]}: {what} buffer {rows.idx[k]}, but there are {count} buffers")
+        if (entry := first((rows.idx < 0) | (rows.idx >= count))) >= 0:
+            raise ValueError(f"op {rows.rows()[entry]}: {what} buffer {rows.idx[entry]}, but there are {count} buffers")
     numbered = (("stream", ops.stream, ops.streams), ("host", ops.host, ops.hosts), ("role", ops.role, ROLES))
     for what, number, names in numbered:
-        if (i := first((number < 0) | (number >= len(names)))) >= 0:
-            raise ValueError(f"op {i}: {what} {number[i]}, but there are {len(names)} {what}s")
-    if (i := first((ops.duration < UNKNOWN) | (ops.duration >= MAX_NS))) >= 0:
-        raise ValueError(f"op {i}: duration {ops.duration[i]} ns is not in [0, 2**53)")
+        if (op := first((number < 0) | (number >= len(names)))) >= 0:
+            raise ValueError(f"op {op}: {what} {number[op]}, but there are {len(names)} {what}s")
+    if (op := first((ops.duration < UNKNOWN) | (ops.duration >= MAX_NS))) >= 0:
+        raise ValueError(f"op {op}: duration {ops.duration[op]} ns is not in [0, 2**53)")
     if float(ops.duration.sum(dtype=np.float64)) >= MAX_NS:
         raise ValueError(f"ops: durations add up to 2**53 ns or more (the longest is {ops.duration.max()})")
     _check_statistics(ops)
     for what, column in (("flops", ops.flops), ("bytes moved", ops.moved)):
-        if (i := first(~(np.isfinite(column) & (column >= 0)))) >= 0:
-            raise ValueError(f"op {i}: {what} {column[i]} is not a finite number >= 0")
+        if (op := first(~(np.isfinite(column) & (column >= 0)))) >= 0:
+            raise ValueError(f"op {op}: {what} {column[op]} is not a finite number >= 0")
 
 
 def _check_statistics(ops: Ops) -> None:
@@ -287,27 +289,32 @@ def _check_statistics(ops: Ops) -> None:
     count = 1 + max(int(rows.idx.max(initial=0)) for rows in (ops.reads, ops.writes, ops.statistics))
     kept, read, written = (rows.rows() * count + rows.idx for rows in (ops.statistics, ops.reads, ops.writes))
     if len(stray := kept[~(np.isin(kept, read) & np.isin(kept, written))]):
-        i, b = divmod(int(stray.min()), count)
-        raise ValueError(f"op {i}: statistics in buffer {b}, which it does not both read and write")
+        op, buffer = divmod(int(stray.min()), count)
+        raise ValueError(f"op {op}: statistics in buffer {buffer}, which it does not both read and write")
 
 
 def _check_lifetimes(trace: Trace) -> None:
-    b = trace.buffers
+    buffers = trace.buffers
     for verb, rows in (("reads", trace.ops.reads), ("writes", trace.ops.writes)):
         op, buffer = rows.rows(), rows.idx
-        if (k := first((op - b.start[buffer]) % trace.n >= (b.end - b.start)[buffer])) >= 0:
-            i, j = int(op[k]), int(buffer[k])
-            when = "before it is allocated" if i < b.start[j] and b.end[j] <= trace.n else "after it is freed"
-            raise ValueError(f"op {i}: {verb} buffer {j} {when}: it lives during [{b.start[j]}, {b.end[j]})")
+        if (entry := first((op - buffers.start[buffer]) % trace.n >= (buffers.end - buffers.start)[buffer])) >= 0:
+            at, culprit = int(op[entry]), int(buffer[entry])
+            when = (
+                "before it is allocated"
+                if at < buffers.start[culprit] and buffers.end[culprit] <= trace.n
+                else "after it is freed"
+            )
+            lifetime = f"[{buffers.start[culprit]}, {buffers.end[culprit]})"
+            raise ValueError(f"op {at}: {verb} buffer {culprit} {when}: it lives during {lifetime}")
 
 
 def _check_copies(trace: Trace) -> None:
-    b, ops = trace.buffers, trace.ops
-    for i in np.flatnonzero(ops.copies).tolist():
-        source, target, role = ops.reads[i], ops.writes[i], ROLES[ops.role[i]]
-        if len(source) != 1 or len(target) != 1 or b.size[source[0]] != b.size[target[0]]:
-            raise ValueError(f"op {i}: a {role} reads one buffer and writes another of the same size")
-        if (bool(b.host[source[0]]), bool(b.host[target[0]])) != (role == "copy_in", role == "copy_out"):
+    buffers, ops = trace.buffers, trace.ops
+    for op in np.flatnonzero(ops.copies).tolist():
+        source, target, role = ops.reads[op], ops.writes[op], ROLES[ops.role[op]]
+        if len(source) != 1 or len(target) != 1 or buffers.size[source[0]] != buffers.size[target[0]]:
+            raise ValueError(f"op {op}: a {role} reads one buffer and writes another of the same size")
+        if (bool(buffers.host[source[0]]), bool(buffers.host[target[0]])) != (role == "copy_in", role == "copy_out"):
             raise ValueError(
-                f"op {i}: a {role} goes from {'host to device' if role == 'copy_in' else 'device to host'}"
+                f"op {op}: a {role} goes from {'host to device' if role == 'copy_in' else 'device to host'}"
             )

@@ -50,7 +50,7 @@ def convolutional() -> Trace:
 
 
 def study(trace: Trace) -> Study:
-    case = pipeline.Case.of(trace, CARD, load=trace.peak_load)
+    case = pipeline.Case.of(trace, CARD, load=trace.peak_live_bytes)
     return Study(case, {"seconds": 2.0, "effort": 0.01}, lambda text: None, lambda text: None, lambda factor: trace)
 
 
@@ -92,7 +92,7 @@ def test_reductions_are_of_what_the_others_take() -> None:
 def test_what_has_to_be_freed_is_what_is_above_the_limit() -> None:
     trace = convolutional()
     ratio = 0.8
-    limit, own, load = mosos.limit_of(trace, ratio), own_workspaces(trace), trace.load()
+    limit, own, load = mosos.limit_of(trace, ratio), own_workspaces(trace), trace.live_bytes()
     found = mosos.trade_off(trace, CARD, [ratio])
     assert {r["op"] for r in found} == set(range(trace.n)) == set(own)
     for r in found:

@@ -43,14 +43,14 @@ def test_by_hand(in_place: bool) -> None:
 
 
 def test_relu_in_place_or_not_makes_no_difference() -> None:
-    assert as_singa(net(in_place=True)).load().tolist() == as_singa(net(in_place=False)).load().tolist()
+    assert as_singa(net(in_place=True)).live_bytes().tolist() == as_singa(net(in_place=False)).live_bytes().tolist()
 
 
 @pytest.mark.parametrize("name", ["vgg16", "resnet18"])
 def test_recorded_nets_hold_more_and_read_what_was_written(name: str) -> None:
     trace = io.bundled(name)
     found = as_singa(trace)
-    assert found.n == trace.n and found.ops.name == trace.ops.name and found.peak_load > trace.peak_load
+    assert found.n == trace.n and found.ops.name == trace.ops.name and found.peak_live_bytes > trace.peak_live_bytes
     written = np.zeros(len(found.buffers), bool)
     written[found.buffers.persistent] = True
     for i in range(found.n):
@@ -63,7 +63,7 @@ def test_recorded_nets_hold_more_and_read_what_was_written(name: str) -> None:
 def test_what_has_none_of_these_ops_stays() -> None:
     trace = io.bundled("mlp3")
     found = as_singa(Trace(trace.buffers, Ops.make(trace.ops.reads, trace.ops.writes)))
-    assert found.load().tolist() == trace.load().tolist()
+    assert found.live_bytes().tolist() == trace.live_bytes().tolist()
 
 
 def test_its_cnmem_grows_by_blocks_of_their_own() -> None:

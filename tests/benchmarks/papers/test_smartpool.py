@@ -31,9 +31,9 @@ def test_a_footprint_knows_the_better_of_two_bounds(trace: Trace, more: int) -> 
         found = best_fit(t, alignment=1)
         return Placement(found.offset, found.height, bound=more)
 
-    found, peak = placed(trace, planner, name="p"), trace.peak_load
+    found, peak = placed(trace, planner, name="p"), trace.peak_live_bytes
     height = best_fit(trace, alignment=1).height
-    assert (found.name, found.buffers, found.peak_load, found.size) == ("p", len(trace.buffers), peak, height)
+    assert (found.name, found.buffers, found.peak_live_bytes, found.size) == ("p", len(trace.buffers), peak, height)
     assert found.bound == max(peak, more)
     assert found.optimal is (height <= max(peak, more))
     assert found.ratio == (height / peak if peak else 1.0)
@@ -46,7 +46,7 @@ def test_native_in_bytes_takes_the_peak_load(trace: Trace) -> None:
     except ValueError as error:  # a buffer that wraps and moves on
         assert "no placement" in str(error)
         return
-    assert (found.size, found.bound, found.optimal) == (trace.peak_load, trace.peak_load, True)
+    assert (found.size, found.bound, found.optimal) == (trace.peak_live_bytes, trace.peak_live_bytes, True)
 
 
 def test_a_footprint_is_what_was_reserved_not_the_highest_address() -> None:
@@ -161,7 +161,7 @@ def test_nothing_to_time_is_an_error() -> None:
 def line_of(net: str, below: float) -> dict[str, object]:
     savings = {"below_cnmem": below, "below_cnmem_first_fit": 2 * below, "below_cnmem_singa": 3 * below}
     ratios = dict.fromkeys(FIGURES, 1.0) | savings
-    return {"net": net, "peak_load": 2**20, **ratios, "paper_below_cnmem": BELOW_CNMEM.get(net)}
+    return {"net": net, "peak_live_bytes": 2**20, **ratios, "paper_below_cnmem": BELOW_CNMEM.get(net)}
 
 
 def test_means_are_over_the_vggs_and_over_the_resnets() -> None:
@@ -191,7 +191,7 @@ def test_means_are_of_one_rule_for_workspaces_each() -> None:
 def test_the_lowest_of_an_instance_is_shown_with_what_is_proven() -> None:
     sizes = {"high": 30, "low": 21, "middle": 25}
     rows = [
-        {"instance": "i", "planner": name, "buffers": 9, "peak_load": 20, "footprint": size, "ratio": size / 20}
+        {"instance": "i", "planner": name, "buffers": 9, "peak_live_bytes": 20, "footprint": size, "ratio": size / 20}
         | {"bound": 20.5, "optimal": False, "seconds": 0.25}
         for name, size in sizes.items()
     ]

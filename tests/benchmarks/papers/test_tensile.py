@@ -41,7 +41,7 @@ def test_bench_tensile_in_the_papers_framework(cli: Cli) -> None:
     assert queued["msr"] < 0.01 < waited["msr"] and waited["eor"] == pytest.approx(0, abs=1e-3)
     b = bundled("mlp3").buffers
     for r in (queued, waited):
-        held = (1 - r["msr"]) * bundled("mlp3").peak_load
+        held = (1 - r["msr"]) * bundled("mlp3").peak_live_bytes
         assert r["msr_nothing_freed"] == pytest.approx(1 - held / b.size.sum())
     first = {way: next(r for r in rows["arrivals"] if r["trace"].endswith(way)) for way in ("sgd", "for")}
     assert first["for"]["launch"] == first["sgd"]["launch"] == 0

@@ -22,7 +22,7 @@ def test_a_run_that_frees_nothing_holds_all_that_it_makes() -> None:
         Ops.make([[], [1], [], []], [[0, 1], [2, 3], [], []]),
     )
     found = nothing_freed(trace)
-    assert found.buffers.end.tolist() == [4, 4, 4, 5] and found.peak_load == 14
+    assert found.buffers.end.tolist() == [4, 4, 4, 5] and found.peak_live_bytes == 14
 
 
 def test_of_the_suite(cli: Cli) -> None:

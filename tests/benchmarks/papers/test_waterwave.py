@@ -125,14 +125,14 @@ def test_halves_are_cut_at_the_peak_and_between_the_passes_in_any_order() -> Non
         for line in halves([trace] * 2, V100):
             cut = int(line.parts[0].cuts[1])
             assert 0.2 * trace.n < cut < 0.65 * trace.n
-            held = together(line, V100).trace.peak_load
-            assert trace.peak_load < held <= line.bound().max() <= 2 * trace.peak_load
+            held = together(line, V100).trace.peak_live_bytes
+            assert trace.peak_live_bytes < held <= line.bound().max() <= 2 * trace.peak_live_bytes
 
 
 def test_with_delays_fits_what_fits_one_at_a_time() -> None:
     trace = bundled("vgg16")
     rest = int(batches.between(trace)[0])
-    tight = setting(V100.with_(capacity=trace.peak_load + rest))
+    tight = setting(V100.with_(capacity=trace.peak_live_bytes + rest))
     assert batches.delayed(tight, [trace, trace]).bound().max() <= tight.limit
     assert not batches.Ladder(tight, batches.NEEDS["bound"])([trace, trace])
 

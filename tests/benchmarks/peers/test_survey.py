@@ -130,4 +130,4 @@ def test_bad_numbers_of_generated_instances_are_refused(text: str) -> None:
 
 def test_generated_instances_have_seeds_from_0_on() -> None:
     assert [one.trace.name for one in generated("8, 9:2")] == ["perfect8_0", "perfect8_1", "perfect9_0", "perfect9_1"]
-    assert {one.trace.peak_load for one in generated("8")} == {2**20}
+    assert {one.trace.peak_live_bytes for one in generated("8")} == {2**20}

@@ -64,5 +64,5 @@ def test_what_runs_again_is_not_listed_for_gaps_that_nobody_asks_about(
 
     monkeypatch.setattr(recompute, "_make_again", counted)
     with suppress(NotReached):
-        PLANNERS[name](trace, MACHINE, trace.peak_load * 6 // 10, seconds=5)
+        PLANNERS[name](trace, MACHINE, trace.peak_live_bytes * 6 // 10, seconds=5)
     assert sum(listed) < LISTED * trace.n, sum(listed) / trace.n

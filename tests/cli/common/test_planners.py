@@ -35,9 +35,9 @@ def test_one_stands_beside_ours_with_its_option(cli: Cli, net_file: Path) -> Non
     args = ("swap", net_file, "--load-limit", "75%", "--planner", ",".join(names), "--json")
     ours, theirs, _ = cli(*args, "--option", "percent=100").json  # the last row is the bound
     assert [ours["planner"], theirs["planner"]] == names
-    told = ("load", "overhead", "bytes_out", "peak_load")
+    told = ("load", "overhead", "bytes_out", "peak_live_bytes")
     assert [ours.get(key) for key in told] == [theirs.get(key) for key in told]
-    assert cli(*args, "--option", "percent=60").json[1]["peak_load"] < theirs["peak_load"]
+    assert cli(*args, "--option", "percent=60").json[1]["peak_live_bytes"] < theirs["peak_live_bytes"]
     plan = ("plan", net_file, "--load-limit", "75%", "--planner", "cli_planners:tight", "--option", "percent=100")
     assert "by cli_planners:tight" in cli(*plan).out
 

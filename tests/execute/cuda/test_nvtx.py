@@ -96,7 +96,7 @@ from gpumem import Machine, autoswap, best_fit, bundled
 from gpumem.execute import prepare
 from gpumem.execute.cuda import Cuda
 trace = bundled("resnet18")
-trace = autoswap(trace, Machine.named("v100"), trace.peak_load * 8 // 10).apply(trace)
+trace = autoswap(trace, Machine.named("v100"), trace.peak_live_bytes * 8 // 10).apply(trace)
 for options in ({{}}, {{"ranges": True}}, {{"ranges": True, "graph": True}}):
     domain = nvtx.domains["gpumem"] = nvtx.Domain()
     with Cuda(**options) as backend:

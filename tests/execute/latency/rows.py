@@ -24,7 +24,7 @@ QUICK = Training(hidden=(16, 16), steps=100)
 def swapped() -> tuple[Trace, Trace, np.ndarray]:
     """A trace, the same with copies, and where each op of the latter is in the former (-1 for copies)."""
     trace = gpumem.bundled("resnet18")
-    rewritten = gpumem.autoswap(trace, MACHINE, trace.peak_load * 70 // 100).apply(trace)
+    rewritten = gpumem.autoswap(trace, MACHINE, trace.peak_live_bytes * 70 // 100).apply(trace)
     place = {of: i for i, of in enumerate(trace.ops.of.tolist())}
     return trace, rewritten, np.array([place.get(of, -1) for of in rewritten.ops.of.tolist()])
 

@@ -44,7 +44,9 @@ def hosted_traces(draw: st.DrawFn, trace: st.SearchStrategy[Trace] | None = None
 
 
 def alone(trace: Trace, machine: Machine, iterations: int = 4) -> Outcome:
-    return simulate_jobs([Job("a", trace, iterations=iterations)], machine, max(trace.peak_load, 1), Policy(unmanaged))
+    return simulate_jobs(
+        [Job("a", trace, iterations=iterations)], machine, max(trace.peak_live_bytes, 1), Policy(unmanaged)
+    )
 
 
 def starts(ran: Outcome) -> list[int]:
@@ -64,7 +66,7 @@ def assert_as_in_the_clock(trace: Trace, machine: Machine) -> None:
     assert list(ran["a"].end) == end.max(axis=1).tolist()
     assert starts(ran) == (end - machine.durations(serial)).ravel().tolist()
     assert ran["a"].end[3] - ran["a"].end[2] == simulate(serial, machine, sync=True).makespan
-    simulated_right([Job("a", trace, iterations=4)], ran, machine, max(trace.peak_load, 1))
+    simulated_right([Job("a", trace, iterations=4)], ran, machine, max(trace.peak_live_bytes, 1))
 
 
 @given(hosted_traces(), HOSTS)
@@ -91,7 +93,7 @@ def test_a_rerun_is_handed_over_as_the_op_that_it_repeats(blocking: list[bool]) 
     trace, machine = Trace(Buffers.make([8, 8], [0, 1], [3, 2]), ops), tiny_machine().with_(host_ns=5)
     plan = Plan.of(trace, [Recompute(0, 0, 2, 2)])
     again, jobs = plan.apply(trace), [Job("a", trace, iterations=3)]
-    ran = simulate_jobs(jobs, machine, 16, Policy(Drawn({id(trace): [Scheduled(plan, again.peak_load, ())]})))
+    ran = simulate_jobs(jobs, machine, 16, Policy(Drawn({id(trace): [Scheduled(plan, again.peak_live_bytes, ())]})))
     line = simulate(again, machine)
     assert ran["a"].end[2] - ran["a"].end[1] == line.makespan
     first = [e.ns for e in ran.log if e.kind in ("start", "recompute")][:4]
@@ -142,13 +144,13 @@ def test_jobs_that_wait_for_their_hosts_do_not_slow_each_other(blocking: bool) -
     trace = Trace(Buffers.make([8], [0], [6]), Ops.make([[]] * 6, [[0]] * 6, duration=[MS // 10] * 6))
     trace, machine = trace.with_blocking(blocking), RTX.with_(host_ns=MS)
     jobs = [Job("a", trace, iterations=3), Job("b", trace, arrival=MS // 2, iterations=3)]
-    ran = simulate_jobs(jobs, machine, 2 * trace.peak_load, Policy(unmanaged), slowdown=1)
-    simulated_right(jobs, ran, machine, 2 * trace.peak_load, slowdown=1)
+    ran = simulate_jobs(jobs, machine, 2 * trace.peak_live_bytes, Policy(unmanaged), slowdown=1)
+    simulated_right(jobs, ran, machine, 2 * trace.peak_live_bytes, slowdown=1)
     lone = alone(trace, machine, 3)["a"]
     for job in jobs:
         assert [end - job.arrival for end in ran[job.name].end] == list(lone.end)
     assert lone.end[0] == 6 * MS + (6 if blocking else 1) * MS // 10
-    busy = simulate_jobs(jobs, RTX, 2 * trace.peak_load, Policy(unmanaged), slowdown=1)
+    busy = simulate_jobs(jobs, RTX, 2 * trace.peak_live_bytes, Policy(unmanaged), slowdown=1)
     assert busy["b"].end[0] - MS // 2 > alone(trace, RTX)["a"].end[0]  # without a host they do
 
 
@@ -162,7 +164,7 @@ def test_what_is_measured_has_no_host_time_in_it() -> None:
 
     trace = bundled("mlp3").with_blocking()
     machine = RTX.with_(host_ns=MS)
-    simulate_jobs([Job("a", trace, iterations=4)], machine, trace.peak_load, Policy(planner))
+    simulate_jobs([Job("a", trace, iterations=4)], machine, trace.peak_live_bytes, Policy(planner))
     assert asked == [[machine.durations(trace).tolist()]] * 2
 
 
@@ -186,8 +188,8 @@ def test_tensile_plans_with_the_host_and_no_kernel_waits_for_a_copy(task: Task, 
     machine = tiny_machine().with_(host_ns=data.draw(HOSTS))
     (found,) = schedule([Task(trace, task.duration)], machine, 1, recompute=False)
     job = Job("a", trace, iterations=4)
-    ran = simulate_jobs([job], machine, max(trace.peak_load, 1), Policy(lambda *_: [found]))
-    simulated_right([job], ran, machine, max(trace.peak_load, 1))
+    ran = simulate_jobs([job], machine, max(trace.peak_live_bytes, 1), Policy(lambda *_: [found]))
+    simulated_right([job], ran, machine, max(trace.peak_live_bytes, 1))
     assert starts(ran) == starts(alone(trace, machine))
     assert max(ran["a"].peak) == found.peak and not sum(ran["a"].passive)
 
@@ -198,9 +200,9 @@ def test_a_host_hides_copies() -> None:
     for host_ns in (0, MS // 10, MS):
         machine = RTX.with_(host_ns=host_ns)
         (found,) = schedule([Task(trace, machine.durations(trace))], machine, 1, recompute=False)
-        run = partial(simulate_jobs, [Job("a", trace, iterations=3)], machine, trace.peak_load)
+        run = partial(simulate_jobs, [Job("a", trace, iterations=3)], machine, trace.peak_live_bytes)
         assert starts(run(Policy(lambda *_, found=found: [found]))) == starts(run(Policy(unmanaged)))
-        saved.append(1 - found.peak / trace.peak_load)
+        saved.append(1 - found.peak / trace.peak_live_bytes)
     assert saved[0] < saved[1] < saved[2]
 
 

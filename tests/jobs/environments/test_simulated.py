@@ -42,7 +42,7 @@ def drawn(data: st.DataObject, trace: Trace) -> Scheduled:
     plan = data.draw(few)
     delay = st.just(0) | st.integers(0, 80)
     delays = tuple((data.draw(delay), data.draw(delay)) for _ in plan.decisions)
-    return Scheduled(plan, plan.apply(trace).peak_load, delays)
+    return Scheduled(plan, plan.apply(trace).peak_live_bytes, delays)
 
 
 @given(st.data())
@@ -76,7 +76,7 @@ def test_any_plans_that_make_values_again(data: st.DataObject) -> None:
     machine, few = tiny_machine(), {}
     for job in jobs:
         some = [data.draw(any_plans(job.trace)) for _ in range(data.draw(st.integers(1, 2)))]
-        few[id(job.trace)] = [Scheduled(plan, plan.apply(job.trace).peak_load) for plan in some]
+        few[id(job.trace)] = [Scheduled(plan, plan.apply(job.trace).peak_live_bytes) for plan in some]
     capacity = max(1, sum(max(s.peak for s in row) for row in few.values()))
     ran = simulate_jobs(jobs, machine, capacity, Policy(Drawn(few), threshold=0.02))
     simulated_right(jobs, ran, machine, capacity)

@@ -32,7 +32,7 @@ class Noted:
 
     def __call__(self, tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Scheduled]:
         self.calls.append([(t.trace.name, t.duration.tolist(), t.ratio) for t in tasks])
-        return [Scheduled(Plan(), t.trace.peak_load) for t in tasks]
+        return [Scheduled(Plan(), t.trace.peak_live_bytes) for t in tasks]
 
 
 def noted(jobs: Sequence[Job], capacity: int = 100, **options: Any) -> tuple[Outcome, list[Any]]:

@@ -86,10 +86,10 @@ def ran(replan: str, noise: float = 0.05, *, threshold: float = 0.3, know: bool 
     off = Uncertainty(spread=0.6, noise=noise, seed=1)
     job = Job("a", bundled("vgg16"), iterations=turns)
     if replan == "never":
-        return simulate_jobs([job], RTX, job.trace.peak_load, Policy(unmanaged), uncertainty=off)
+        return simulate_jobs([job], RTX, job.trace.peak_live_bytes, Policy(unmanaged), uncertainty=off)
     estimate = informed([job], RTX, off) if know else None
     policy = Policy(replan=replan, threshold=threshold, estimate=estimate)
-    return simulate_jobs([job], RTX, job.trace.peak_load * 8 // 10, policy, uncertainty=off)
+    return simulate_jobs([job], RTX, job.trace.peak_live_bytes * 8 // 10, policy, uncertainty=off)
 
 
 def extra(outcome: Outcome, first: int = 10) -> float:

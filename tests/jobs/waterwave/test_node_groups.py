@@ -19,7 +19,7 @@ from tests.strategies import nets, steps, traces
 )
 def test_groups_are_of_one_sign_and_profiled(trace: Trace, split: int, order: str):
     parts = partition(trace, MACHINE, split, order=order)
-    load, ns = parts.trace.load(), MACHINE.durations(parts.trace)
+    load, ns = parts.trace.live_bytes(), MACHINE.durations(parts.trace)
     assert parts.cuts[0] == 0 and parts.cuts[-1] == trace.n and (np.diff(parts.cuts) > 0).all()
     for k in range(len(parts)):
         group = parts[k]

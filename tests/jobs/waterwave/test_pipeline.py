@@ -70,7 +70,7 @@ def test_the_bound_holds_in_any_order(given_: tuple[list[Trace], Pipeline, int |
         for turn in found.turns:
             part = found.parts[turn.job]
             for k in [k for k, slot in enumerate(turn.slot) if slot <= at and slot % found.period == at % found.period]:
-                load = part.trace.load()[part.cuts[k] : part.cuts[k + 1]]
+                load = part.trace.live_bytes()[part.cuts[k] : part.cuts[k + 1]]
                 rises.append([0, *(load - part.held[k]).tolist(), int(part.held[k + 1] - part.held[k])])
         while rises:
             row = random.choice(rises)

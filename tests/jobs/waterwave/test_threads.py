@@ -37,7 +37,7 @@ def part(k: int, groups: int = 3) -> Partition:
     """Its node groups."""
     trace = model(k).trace
     rest = int(trace.buffers.size[trace.eternal].sum())
-    return partition(trace, MACHINE, (trace.peak_load - rest) // groups)
+    return partition(trace, MACHINE, (trace.peak_live_bytes - rest) // groups)
 
 
 def kind(job: str) -> int:

@@ -56,7 +56,7 @@ def columns(trace: Trace, offset: I64) -> tuple[Any, ...]:
 def test_the_load_is_that_of_the_trace(trace: Trace) -> None:
     b, out = trace.buffers, np.full(trace.n, -7)
     reference.load_profile(None, np.where(b.host, 0, b.size), b.start, b.end, out)
-    assert out.tolist() == trace.load().tolist()
+    assert out.tolist() == trace.live_bytes().tolist()
 
 
 @given(instances(), st.data())

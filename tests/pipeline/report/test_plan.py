@@ -14,14 +14,14 @@ from tests.pipeline.swapping import report, swap
 
 def test_the_report_counts_what_is_copied() -> None:
     trace = bundled("vgg16")
-    limit = trace.peak_load * 7 // 10
+    limit = trace.peak_live_bytes * 7 // 10
     found = at_load(trace, limit, swap=swap, pool=best_fit)
     row = report(trace, found, limit).row()
     size = {b.id: b.size for b in found.trace.buffers}
     for key, role in (("bytes_out", COPY_OUT), ("bytes_in", COPY_IN)):
         expected = sum(size[o.reads[0]] for o in found.trace.ops if found.trace.ops.role[o.id] == role)
         assert row[key] == expected > 0
-    assert row["peak_load_after"] == found.trace.load().max()
+    assert row["peak_live_bytes_after"] == found.trace.live_bytes().max()
     assert row["overhead"] == row["makespan_ns"] / row["makespan_before_ns"] - 1
     assert set(row["stalls"]) == {"data", "copy", "memory"}
     json.dumps(row)
@@ -29,8 +29,8 @@ def test_the_report_counts_what_is_copied() -> None:
 
 def test_the_table_shows_the_row() -> None:
     trace = bundled("mlp3")
-    found = at_load(trace, trace.peak_load, swap=swap, pool=best_fit)
-    table = report(trace, found, trace.peak_load).table()
+    found = at_load(trace, trace.peak_live_bytes, swap=swap, pool=best_fit)
+    table = report(trace, found, trace.peak_live_bytes).table()
     assert "231.70 MiB" in table
     assert "0.00%" in table
 

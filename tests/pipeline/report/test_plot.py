@@ -42,7 +42,7 @@ def drawings(trace: Trace) -> list[Callable[..., Any]]:
     return [
         partial(plot.profile, trace),
         partial(plot.profile, trace, limit="70%"),
-        partial(plot.profile, trace, trace, trace.peak_load),
+        partial(plot.profile, trace, trace, trace.peak_live_bytes),
         partial(plot.layout, trace, placed),
         partial(plot.streams, trace, line),
         partial(plot.memory, trace, gpumem.simulator.simulate(trace, Machine.named("v100"), sync=True)),
@@ -108,7 +108,7 @@ def test_a_profile_shows_what_is_held_while_ops_run_again() -> None:
     again = Plan.of(trace, [Recompute(1, 1, 3, 3)]).apply(trace)
     planned = plot.profile(trace, again).lines[0].get_ydata()
     assert (np.asarray(planned) * 2**20).tolist() == [8, 9, 8, 9]
-    assert again.load().tolist() == [8, 9, 8, 8, 9, 1]
+    assert again.live_bytes().tolist() == [8, 9, 8, 8, 9, 1]
 
 
 def test_streams_say_what_their_colours_mean() -> None:
@@ -165,7 +165,7 @@ def test_without_matplotlib_a_message_says_what_to_install(monkeypatch: pytest.M
 
 def test_pictures_are_drawn(tmp_path: Path) -> None:
     trace = bundled("mlp3")
-    limit = trace.peak_load
+    limit = trace.peak_live_bytes
     found = at_load(trace, limit, swap=swap, pool=best_fit)
     r = report(trace, found, limit)
     paths = plot.pictures(tmp_path, r.before, r.after, limit)

@@ -140,7 +140,7 @@ def test_every_placement_is_valid(trace: Trace, name: str) -> None:
         return
     check.placement(trace, placed)
     assert placed.alignment == allocator.alignment
-    assert allocator.statistics.reserved.peak >= trace.peak_load
+    assert allocator.statistics.reserved.peak >= trace.peak_live_bytes
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
@@ -152,7 +152,7 @@ def test_bundled_traces_are_placed_validly_and_deterministically(name: str, bund
     check.placement(trace, first)
     assert (first.offset == second.offset).all()
     footprint = allocators[0].statistics.reserved.peak
-    assert footprint >= trace.peak_load
+    assert footprint >= trace.peak_live_bytes
     if name in ("native", "caching", "buddy"):  # the others choose by how much is left
         assert (replay(trace, ALLOCATORS[name](capacity=footprint)).offset == first.offset).all()
 
@@ -172,7 +172,7 @@ def test_recorded_traces_are_placed_validly(path: Path) -> None:
     for make in ALLOCATORS.values():
         allocator = make()
         check.placement(trace, replay(trace, allocator, iterations=2))
-        assert allocator.statistics.reserved.peak >= trace.peak_load
+        assert allocator.statistics.reserved.peak >= trace.peak_live_bytes
 
 
 @pytest.mark.shared

@@ -194,8 +194,8 @@ def test_jobs_in_turn_wait_between_slots_and_nowhere_else() -> None:
     machine = Machine.named("v100")
     trace = bundled("mlp3")
     job = partition(trace, machine, 16 * MIB)
-    pair = together(pipeline([job, job], 2 * trace.peak_load), machine)
-    pool = MultiStream(capacity=2 * pair.trace.peak_load, allow_growth=False)
+    pair = together(pipeline([job, job], 2 * trace.peak_live_bytes), machine)
+    pool = MultiStream(capacity=2 * pair.trace.peak_live_bytes, allow_growth=False)
     placed = replay(pair.trace, Witness(pool), iterations=3)
     check.placement(pair.trace, placed)
     assert 1 < pool.syncs <= 20 * pair.pipeline.period

@@ -154,10 +154,10 @@ def test_the_walk_comes_down_from_greedy_and_asks_for_less_each_time(monkeypatch
 
     monkeypatch.setattr(module, "beam", spy)
     first = greedy(trace, alignment=1)
-    walk = BeamWalk(PlacementProblem.of(trace, 1), first, trace.peak_load)
+    walk = BeamWalk(PlacementProblem.of(trace, 1), first, trace.peak_live_bytes)
     placed = walk.run(200_000_000)
     check.placement(trace, placed)
-    assert placed.height < 1.03 * trace.peak_load < 1.2 * trace.peak_load < first.height
+    assert placed.height < 1.03 * trace.peak_live_bytes < 1.2 * trace.peak_live_bytes < first.height
     assert all(a[0] <= b[0] and a[1] >= b[1] for a, b in pairwise(asked))
 
 

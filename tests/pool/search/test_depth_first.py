@@ -91,7 +91,7 @@ def test_each_rule_saves_work(rule: str) -> None:
 def test_a_search_that_may_put_too_few_gives_up() -> None:
     trace = Trace.from_lifetimes([5, 4, 3, 3, 3, 2], [0, 1, 2, 3, 4, 5], [3, 5, 6, 7, 8, 9], n=9)
     problem = PlacementProblem.of(trace, 1)
-    instance = problem.instance(problem.free, trace.peak_load)
+    instance = problem.instance(problem.free, trace.peak_live_bytes)
     least = [pack(instance, AREA, IN_ORDER, np.ones(6), nodes=nodes, work=10**9)[0] for nodes in range(8)]
     assert least[:6] == [GAVE_UP] * 6
     assert least[-1] == SOLVED
@@ -100,7 +100,7 @@ def test_a_search_that_may_put_too_few_gives_up() -> None:
 def test_a_search_out_of_work_gives_up_before_it_fails() -> None:
     trace = Trace.from_lifetimes([1] * 50, list(range(50)), [k + 3 for k in range(50)], n=60)
     problem = PlacementProblem.of(trace, 1)
-    instance = problem.instance(problem.free, trace.peak_load)
+    instance = problem.instance(problem.free, trace.peak_live_bytes)
     status, spent, _ = pack(instance, AREA, IN_ORDER, np.ones(50), nodes=10**6, work=2000)
     assert status == GAVE_UP
     assert 2000 < spent < 4000
@@ -110,7 +110,7 @@ def test_sections_where_nothing_rose_cost_nothing() -> None:
     count = 50
     trace = Trace.from_lifetimes([1] * count, list(range(count)), list(range(1, count + 1)))
     problem = PlacementProblem.of(trace, 1)
-    instance = problem.instance(problem.free, trace.peak_load)
+    instance = problem.instance(problem.free, trace.peak_live_bytes)
     status, spent, _ = pack(instance, AREA, IN_ORDER, np.ones(count), nodes=count, work=10**6)
     assert status == SOLVED
     assert spent == (LOOK * count + count) // UNIT  # one part each; all sections were looked at once, at first
@@ -122,7 +122,7 @@ def test_sections_where_a_rise_cannot_be_too_much_are_not_looked_at_again() -> N
         start, end = [*range(count), 0, 0, count], [*range(1, count + 1), count, count, count + 1]
         trace = Trace.from_lifetimes([1] * (count + 2) + [peak], start, end)
         problem = PlacementProblem.of(trace, 1)
-        instance = problem.instance(problem.free, trace.peak_load)
+        instance = problem.instance(problem.free, trace.peak_live_bytes)
         status, spent, _ = pack(instance, LENGTH_AREA, IN_ORDER, np.ones(count + 3), nodes=count + 3, work=10**6)
         assert status == SOLVED
         work.append(spent)

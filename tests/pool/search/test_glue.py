@@ -28,7 +28,7 @@ def test_a_placement_of_the_boxes_is_one_of_the_buffers(seed: int, sizes: int, a
     placed = problem.complete(problem.free, offset, smallest=True)
     assert placed.offset[problem.free].tolist() == (offset * alignment + problem.base).tolist() or problem.spare
     check.placement(trace, placed)
-    load = np.array([problem.peak_units(problem.free), boxes.trace.peak_load])
+    load = np.array([problem.peak_units(problem.free), boxes.trace.peak_live_bytes])
     assert load[0] == load[1]  # nothing is wasted inside a box
 
 

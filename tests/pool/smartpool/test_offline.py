@@ -23,7 +23,7 @@ def test_every_placement_is_valid(trace: Trace, planner: str, alignment: int) ->
     placed = PLANNERS[planner](trace, alignment=alignment)
     check.placement(trace, placed)
     assert placed.alignment == alignment
-    assert placed.height >= trace.peak_load
+    assert placed.height >= trace.peak_live_bytes
 
 
 def naive(trace: Trace, alignment: int, smallest: bool) -> list[int]:

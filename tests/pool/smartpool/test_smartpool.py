@@ -153,7 +153,7 @@ def test_bundled_traces_are_found_in_the_third_iteration(name: str) -> None:
     persistent = sum(-(-size // 256) * 256 for _, _, size in head)
     # the region is taken where only what lives for ever is live
     assert pool.statistics.reserved.current == persistent + -(-pool.placement.height // 256) * 256
-    assert pool.statistics.reserved.peak <= 1.01 * trace.peak_load
+    assert pool.statistics.reserved.peak <= 1.01 * trace.peak_live_bytes
 
 
 def test_another_batch_size_midway() -> None:

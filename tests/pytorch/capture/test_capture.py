@@ -19,7 +19,7 @@ DECODER = Path(__file__).parents[3] / "benchmarks" / "speed" / "_decoder.py"
 def test_a_step_is_what_another_recorder_saw() -> None:
     mine, theirs = capture(mlp3), bundled("mlp3")
     assert described(mine) == described(theirs)
-    assert mine.load().tolist() == theirs.load().tolist()
+    assert mine.live_bytes().tolist() == theirs.live_bytes().tolist()
     assert mine.buffers.name[:2] == ("0.weight", "0.bias")
 
 
@@ -32,4 +32,4 @@ def test_seven_billion_parameters() -> None:
     weights = sum(b.size for b in trace.buffers if b.kind == "param")
     assert weights > 4 * 6.7e9
     assert sum(b.size for b in trace.buffers if b.kind == "opt_state") == 2 * weights
-    assert trace.load().max() > 4 * weights
+    assert trace.live_bytes().max() > 4 * weights

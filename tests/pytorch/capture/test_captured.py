@@ -104,7 +104,7 @@ def hidden() -> Step:
 def test_what_outlives_an_iteration_is_counted_as_the_allocator_does(make: Callable[[], Step]) -> None:
     captured = record(make, "cpu", warmup=5)
     theirs = [load for name, load in allocator(make, 7)[0] if f"{name[6:]}.".startswith(names(captured))]
-    assert captured.trace.load().tolist() == theirs
+    assert captured.trace.live_bytes().tolist() == theirs
     assert captured.kept == 0 and not captured.notes
 
 
@@ -113,7 +113,7 @@ def test_a_file_of_it_is_read_as_the_trace(make: Callable[[], Step], tmp_path: P
     captured = record(make, warmup=5)
     io.write_recording(tmp_path / "step.json", captured.recording, captured.bounds[5:], name=captured.trace.name)
     again = io.read(tmp_path / "step.json")
-    assert again.load().tolist() == captured.trace.load().tolist()
+    assert again.live_bytes().tolist() == captured.trace.live_bytes().tolist()
     assert described(again) == described(captured.trace)
 
 
@@ -140,7 +140,7 @@ def test_what_is_kept_for_good_ends_with_its_iteration(iterations: int, warmup: 
     assert captured.kept == 8 and f"{whose} iteration keeps 8 B" in captured.notes[0]
     assert [b.size for b in captured.trace.buffers if b.persistent] == [64]
     last = [b.size for b in captured.trace.buffers if b.end == captured.trace.n and not b.persistent]
-    assert last.count(4) == 2 and captured.trace.load()[-1] == 64 + sum(last)
+    assert last.count(4) == 2 and captured.trace.live_bytes()[-1] == 64 + sum(last)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

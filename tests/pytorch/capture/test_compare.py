@@ -222,7 +222,7 @@ def plain(odd: Callable[[torch.Tensor], torch.Tensor], optimizer: Any = None) ->
 def test_the_same_ops_are_equal() -> None:
     found = compare(plain(lambda x: x))
     assert found.verdict == "equal" and found.same == found.device.trace.n == found.host.trace.n
-    assert found.device.trace.peak_load == found.host.trace.peak_load
+    assert found.device.trace.peak_live_bytes == found.host.trace.peak_live_bytes
 
 
 UNARY: list[Callable[[torch.Tensor], torch.Tensor]] = [

@@ -41,7 +41,7 @@ def recorded(make: Make) -> tuple[Curve, Captured]:
     captured = record(make, "cpu", iterations=2, warmup=1)
     trace = captured.trace
     names = (f"aten::{name.partition('.')[0].replace('new_zeros', 'zeros')}" for name in trace.ops.name)
-    return [(name, int(load)) for name, load in zip(names, trace.load())], captured
+    return [(name, int(load)) for name, load in zip(names, trace.live_bytes())], captured
 
 
 def aligned(theirs: Curve, mine: Curve) -> Curve:

@@ -77,7 +77,7 @@ def test_a_script_takes_what_its_step_takes(name: str, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     script = record(TrainingScript(makes.SCRIPTS / f"{name}.py", PLAIN[name]))
     step = record(getattr(makes, name))
-    assert script.trace.peak_load == pytest.approx(step.trace.peak_load, rel=0.005)
+    assert script.trace.peak_live_bytes == pytest.approx(step.trace.peak_live_bytes, rel=0.005)
     assert not script.notes and len(script.bounds) == 2 and not [*tmp_path.iterdir()]
 
 
@@ -101,7 +101,7 @@ def test_a_script_of_a_library_takes_what_its_step_takes(name: str, tmp_path: Pa
     ]
     subprocess.run([*command, *args], cwd=tmp_path, check=True, capture_output=True)
     step = record(getattr(makes, name)).trace
-    assert io.read(file).peak_load == pytest.approx(step.peak_load, rel=0.005)
+    assert io.read(file).peak_live_bytes == pytest.approx(step.peak_live_bytes, rel=0.005)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != file]
 
 
@@ -151,13 +151,13 @@ def test_what_is_made_without_a_device_is_on_the_host_but_for_parameters(run: An
         """
     )
     size = found.trace.buffers.size
-    assert size.max() == 64 * 64 * 4 and found.trace.peak_load < 5 * 64 * 64 * 4
+    assert size.max() == 64 * 64 * 4 and found.trace.peak_live_bytes < 5 * 64 * 64 * 4
     assert size[found.trace.buffers.persistent].sum() == 64 * 64 * 4 + 64 * 4
 
 
 def test_a_default_device_is_where_it_says(run: Any) -> None:
     found = run("import torch\ntorch.set_default_device('cuda')\n", NET, LOOP.replace('.to("cuda")', ""))
-    assert found.trace.peak_load == capture(make).peak_load
+    assert found.trace.peak_live_bytes == capture(make).peak_live_bytes
     assert torch.get_default_device().type == "cpu"
 
 
@@ -188,7 +188,7 @@ def test_a_default_device_is_where_it_says(run: Any) -> None:
 )
 def test_what_goes_before_does_not_confuse_it(run: Any, before: str) -> None:
     found = run(NET, before, LOOP)
-    assert found.trace.peak_load == capture(make).peak_load and not found.notes
+    assert found.trace.peak_live_bytes == capture(make).peak_live_bytes and not found.notes
 
 
 def test_several_optimizers_take_their_turns(run: Any) -> None:
@@ -221,7 +221,7 @@ def test_several_optimizers_take_their_turns(run: Any) -> None:
         return step
 
     expected = record(gan)
-    assert found.trace.peak_load == expected.trace.peak_load and found.trace.n == expected.trace.n
+    assert found.trace.peak_live_bytes == expected.trace.peak_live_bytes and found.trace.n == expected.trace.n
     assert found.trace.ops.name == expected.trace.ops.name
 
 
@@ -273,8 +273,8 @@ def test_iterations_that_differ_give_the_one_with_the_highest_peak(run: Any) -> 
     validation = "with torch.no_grad():\n    net(torch.randn(4096, 64).to('cuda'))\n"
     found = run(NET, validation, f"sizes = iter({sizes})\n", LOOP.replace("BATCH", "next(sizes)"))
     assert len(found.notes) == 1 and "has operands of other sizes: of 8 iterations this is the one" in found.notes[0]
-    alone = capture(make, batch=64).peak_load
-    assert alone <= found.trace.peak_load <= alone + 20 * 8 * 4
+    alone = capture(make, batch=64).peak_live_bytes
+    assert alone <= found.trace.peak_live_bytes <= alone + 20 * 8 * 4
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_script_that_holds_on_is_ended(run: Any, holds: str, tmp_path: Path, m
     loop = LOOP.replace("\n    ", "\n        ").replace("    for k", "def train():\n        for k")
     trace = sys.gettrace()
     found = run(NET, loop, holds)
-    assert found.trace.peak_load == capture(make).peak_load
+    assert found.trace.peak_live_bytes == capture(make).peak_live_bytes
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"] and sys.gettrace() is trace
 
 
@@ -400,8 +400,8 @@ def test_a_script_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
     ran = cli("capture", "-o", out, "--script", file, "--batch", 256)
     assert ran.status == 0 and "2 iterations in" in ran.out
     assert (
-        io.read(out).peak_load
-        == capture(make, batch=256).peak_load
+        io.read(out).peak_live_bytes
+        == capture(make, batch=256).peak_live_bytes
         == fit(TrainingScript(str(file), ["--batch", "256"]), "rtx4090").need.live
     )
     assert repr(TrainingScript("a.py", ["b"])) == "TrainingScript('a.py', ['b'])"

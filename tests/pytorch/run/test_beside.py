@@ -28,7 +28,7 @@ LATE = 8  # a step that is planned
 def same(lesson: Any, percent: int = 60, steps: int = STEPS, planned: bool = True, **how: Any) -> Any:
     """Hold a lesson within a part of its peak against the lesson as it is; return the report."""
     theirs, _ = taught(lesson, steps=steps)
-    limit = trace_of(lesson).peak_load * percent // 100
+    limit = trace_of(lesson).peak_live_bytes * percent // 100
     before = world()
     mine, manager = taught(lesson, lambda: managed(limit, **{**HOW, "on_exit": "host", **how}), steps)
     assert not differences(before, world())
@@ -444,7 +444,7 @@ def test_saved_in_the_middle_and_gone_on_from_there(when: int) -> None:
     """A run that is cut off and begun again from a file goes on as if it had not been."""
     lesson = Lesson("unet", "adam")
     theirs, _ = taught(lesson, steps=STEPS)
-    limit = trace_of(lesson).peak_load * 9 // 10  # what is loaded does not move
+    limit = trace_of(lesson).peak_live_bytes * 9 // 10  # what is loaded does not move
     lesson.start()
     with managed(limit, **HOW):
         for k in range(when):

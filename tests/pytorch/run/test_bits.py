@@ -41,7 +41,7 @@ SETTLED = 10  # so many iterations at the end are as planned
 def right(lesson: Any, percent: int, **how: Any) -> None:
     """Hold a lesson within so many percent of its peak against the lesson as it is."""
     trace = trace_of(lesson)
-    limit = trace.peak_load * percent // 100
+    limit = trace.peak_live_bytes * percent // 100
     assert limit >= least(trace, lists=False)[0], "choose a larger one"
     theirs, _ = taught(lesson)
     before = world()
@@ -62,7 +62,7 @@ def as_planned(report: Any, held: list[int], limit: int, untold: int = 0) -> Non
     if report.plan is None:  # what has no gap around an op cannot be planned away, though on demand it can
         assert floor(report.trace)[1] > limit and {x.state for x in report.iterations[-SETTLED:]} == {"on demand"}
         return
-    assert report.planned_peak == report.plan.apply(report.trace).peak_load <= limit
+    assert report.planned_peak == report.plan.apply(report.trace).peak_live_bytes <= limit
     last = report.iterations[-SETTLED:]
     assert [(x.state, x.misses, x.evictions, x.deviation) for x in last] == [("planned", 0, 0, "")] * SETTLED
     assert held[-SETTLED:] == [report.planned_peak] * SETTLED
@@ -123,7 +123,7 @@ def test_each_planner(planner: tuple[str, ...]) -> None:
 def test_what_fits_is_left_alone(percent: int) -> None:
     lesson = Lesson("unet", "sgd")
     theirs, _ = taught(lesson)
-    limit = trace_of(lesson).peak_load * percent // 100
+    limit = trace_of(lesson).peak_live_bytes * percent // 100
     mine, manager, held = measured(lesson, lambda: managed(limit, **HOW))
     assert mine == theirs and max(held) <= limit
     assert not any(x.moved_out or x.moved_in or x.recomputed or x.evictions for x in manager.report().iterations)
@@ -140,7 +140,7 @@ def test_leaving(on_exit: str) -> None:
 
 def test_each_call_of_a_decorated_step_is_an_iteration_and_leaves_everything_there() -> None:
     lesson, other = Lesson("unet", "adam"), Lesson("unet", "adam")
-    limit = trace_of(lesson).peak_load * 7 // 10
+    limit = trace_of(lesson).peak_live_bytes * 7 // 10
     other.start()
     theirs = []
     for k in range(STEPS):

@@ -85,7 +85,7 @@ def test_swaps_of_a_given_plan_are_followed_without_recording() -> None:
             y + z
     rows = run.report().iterations
     assert [row.state for row in rows] == ["planned"] * 3 and [row.moved_in for row in rows] == [x.nbytes] * 3
-    assert rows[-1].peak == plan.apply(trace).peak_load
+    assert rows[-1].peak == plan.apply(trace).peak_live_bytes
 
 
 def six_layers() -> Callable[[], None]:
@@ -164,4 +164,4 @@ def test_all_of_the_peak_is_a_limit_at_which_a_step_is_idle() -> None:
             net(torch.randn(8, 32)).sum().backward()
             net.zero_grad()
             run.boundary()
-    assert run.report().iterations[-1].state == "idle" and run.report().limit == run.report().trace.peak_load
+    assert run.report().iterations[-1].state == "idle" and run.report().limit == run.report().trace.peak_live_bytes

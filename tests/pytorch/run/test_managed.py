@@ -137,7 +137,7 @@ def test_a_plan_with_variants_is_refused() -> None:
 
 def test_a_given_plan_brings_its_limit_as_a_part_of_its_peak() -> None:
     trace, plan = pair()
-    assert managed("50%", (trace, plan), device="cpu").report().limit == trace.peak_load // 2
+    assert managed("50%", (trace, plan), device="cpu").report().limit == trace.peak_live_bytes // 2
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_the_least_limit_that_is_named_does() -> None:
             break
         except LimitError as error:
             named = int(str(error).rpartition("bytes")[0].split()[-1].strip("("))
-            assert limit < named <= trace.peak_load
+            assert limit < named <= trace.peak_live_bytes
             limit = named
     assert least(trace)[0] - scalars(trace) <= limit <= least(trace)[0]
 
@@ -447,7 +447,7 @@ def test_a_pytorch_whose_storages_lose_their_size_is_told_of(monkeypatch: pytest
 
 def test_an_iteration_that_is_as_large_as_the_limit_needs_no_plan() -> None:
     trace, _ = pair()
-    peak = trace.peak_load
+    peak = trace.peak_live_bytes
     whole = managed("100%", **QUICK)
     assert whole.mode.chunk is None and whole._on_iteration(trace) is None and whole.memory.limit == peak
     assert managed(peak, **QUICK)._on_iteration(trace) is None
@@ -471,7 +471,7 @@ def test_what_lasts_is_as_much_as_the_limit() -> None:
 
 def test_boundary_that_is_told() -> None:
     lesson = Lesson("unet", "adam")
-    limit = trace_of(lesson).peak_load * 6 // 10
+    limit = trace_of(lesson).peak_live_bytes * 6 // 10
     theirs, _ = taught(lesson, steps=8)
     lesson.start()
     with managed(limit, **HOW, boundary="told") as run:

@@ -116,7 +116,7 @@ def rehearse(seed: int, card: FakeCard, engine: type[OnCuda] = OnCuda) -> bool:
     random = Random(seed)
     program, trace, expected = drawn(seed // 4)
     plan = some_plan(random, trace)
-    limit = random.choice([plan.apply(trace).peak_load, ROOM])
+    limit = random.choice([plan.apply(trace).peak_live_bytes, ROOM])
     step = program()
     for _ in range(2):
         step()

@@ -35,7 +35,7 @@ MACHINES = st.sampled_from([SLOW, QUICKER])
 
 def part(trace: Any, percent: int) -> int:
     """So much of a trace's peak, or what its largest op takes."""
-    return max(trace.peak_load * percent // 100, least(trace)[0])
+    return max(trace.peak_live_bytes * percent // 100, least(trace)[0])
 
 
 def again(run: Any) -> int:
@@ -174,7 +174,7 @@ def test_what_is_recorded_is_what_the_program_has(percent: int) -> None:
     for rule in ("lru", "dtr"):
         _, run = taught(lesson, lambda rule=rule: managed(limit, **{**HOW, **DTR, "on_demand": rule}), 4)  # type: ignore[misc]
         traces.append(run.report().trace)
-    assert again(run) and traces[0].peak_load == traces[1].peak_load
+    assert again(run) and traces[0].peak_live_bytes == traces[1].peak_live_bytes
     for column in ("size", "start", "end"):
         assert (getattr(traces[0].buffers, column) == getattr(traces[1].buffers, column)).all(), column
 

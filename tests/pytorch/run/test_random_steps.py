@@ -206,7 +206,7 @@ def test_any_plan_is_carried_out(lesson: Programs, data: st.DataObject) -> None:
     trace = trace_of(lesson)
     kinds = data.draw(st.sampled_from([(Swap,), (Recompute, Hold), (Swap, Recompute, Hold)]))
     plan = data.draw(plans(trace, kinds=kinds))
-    limit = max(plan.apply(trace).peak_load, least(trace)[0]) + data.draw(st.sampled_from([0, 64, 1000]))
+    limit = max(plan.apply(trace).peak_live_bytes, least(trace)[0]) + data.draw(st.sampled_from([0, 64, 1000]))
     report = same(lesson, limit, plan=(trace, plan))
     assert report.iterations[-1].ops == trace.n
 
@@ -218,7 +218,7 @@ def test_any_plan_within_less_than_it_takes(lesson: Programs, data: st.DataObjec
     plan = data.draw(plans(trace))
     low = least(trace)[0]
     # what runs again holds what it reads and makes beside what the op after it needs, so the plan gives way
-    same(lesson, low + data.draw(st.integers(0, max(trace.peak_load - low, 1))), plan=(trace, plan))
+    same(lesson, low + data.draw(st.integers(0, max(trace.peak_live_bytes - low, 1))), plan=(trace, plan))
 
 
 @FEWER
@@ -229,7 +229,7 @@ def test_evaluation_and_kept_tensors_come_in_between(
     trace = trace_of(lesson)
     lesson.happens, lesson.keeps = happens, keeps
     low = least(trace)[0]
-    same(lesson, low + int(where * (trace.peak_load - low)), planner="on-demand")
+    same(lesson, low + int(where * (trace.peak_live_bytes - low)), planner="on-demand")
 
 
 @FEWER
@@ -241,7 +241,7 @@ def test_deviations(programs: list[Program], schedule: list[int], data: st.DataO
         lesson.schedule = [k]
         traces.append(trace_of(lesson))
     lesson.schedule = schedule
-    low, high = max(least(trace)[0] for trace in traces), min(trace.peak_load for trace in traces)
+    low, high = max(least(trace)[0] for trace in traces), min(trace.peak_live_bytes for trace in traces)
     limit = max(low, data.draw(st.integers(min(low, high), high)))
     how: dict[str, Any] = {"planner": "on-demand"}
     if data.draw(st.booleans()):
@@ -269,12 +269,12 @@ def test_an_op_fails_and_the_loop_goes_on(
         how = {"plan": (trace, data.draw(plans(trace)))}
     low = least(trace)[0]
     cold = 1 + min({*range(FEW)} - {*bombs})
-    same(lesson, data.draw(st.integers(low, max(trace.peak_load, low))), cold=cold, **how)
+    same(lesson, data.draw(st.integers(low, max(trace.peak_live_bytes, low))), cold=cold, **how)
 
 
 def at_each_op(lesson: Programs, late: bool, below: bool) -> None:
     trace = trace_of(lesson)
-    limit = max(trace.peak_load * 7 // 10, least(trace)[0])
+    limit = max(trace.peak_live_bytes * 7 // 10, least(trace)[0])
     found = same(lesson, limit)
     lesson.below = below
     for op in range(1, trace.n + 1):
@@ -310,13 +310,13 @@ def test_each_op_of_longer_steps_fails_once(optimizer: str, late: bool, below: b
 def test_each_thing_that_a_step_does(what: str) -> None:
     lesson = Programs([[(what, 0, 1), ("tanh", 1, 0), (what, 1, 1)]], "adam")
     trace = trace_of(lesson)
-    same(lesson, (trace.peak_load + least(trace)[0]) // 2)
+    same(lesson, (trace.peak_live_bytes + least(trace)[0]) // 2)
 
 
 def test_what_a_collector_frees_comes_off_the_books() -> None:
     lesson = Programs([[("cycle", 0, 1)]], "sgd", happens=dict.fromkeys(range(20), "collect"))
     trace = trace_of(lesson)
-    same(lesson, trace.peak_load, steps=20)
+    same(lesson, trace.peak_live_bytes, steps=20)
 
 
 def test_an_exception_leaves_the_block() -> None:
@@ -335,7 +335,7 @@ def test_an_exception_leaves_the_block() -> None:
 def test_it_is_entered_again() -> None:
     lesson = Lesson("unet", "adam")
     theirs, _ = taught(lesson, steps=14)
-    limit = trace_of(lesson).peak_load * 7 // 10
+    limit = trace_of(lesson).peak_live_bytes * 7 // 10
     lesson.start()
     manager = managed(limit, **HOW)
     for k in (0, 7):
@@ -378,12 +378,12 @@ def test_while_it_runs_the_host_has_what_is_away_and_no_more() -> None:
     lesson.start()
     tracemalloc.start(1)
     try:
-        with managed(trace.peak_load * 6 // 10, **HOW):
+        with managed(trace.peak_live_bytes * 6 // 10, **HOW):
             sizes = []
             for k in range(12):
                 lesson.step(k)
                 sizes.append(copies())
         assert len({*sizes[6:]}) == 1
-        assert 0 < sizes[-1] <= trace.peak_load
+        assert 0 < sizes[-1] <= trace.peak_live_bytes
     finally:
         tracemalloc.stop()

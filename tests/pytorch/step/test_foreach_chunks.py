@@ -245,7 +245,7 @@ def test_ops_hold_less_and_the_step_holds_the_same() -> None:
         split = capture(adam, chunk=chunk)
         assert 3 * row <= touched(split) <= chunk and whole.n < split.n < least.n
         assert floor(split)[1] < floor(whole)[1]
-        assert split.peak_load == whole.peak_load
+        assert split.peak_live_bytes == whole.peak_live_bytes
         assert split.ops.moved.sum() == whole.ops.moved.sum()
         assert {op.name for op in split.ops} == {op.name for op in whole.ops}
     assert touched(capture(adam, "cpu", chunk="64KiB")) == touched(capture(adam, chunk=64 * 1024))

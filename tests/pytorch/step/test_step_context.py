@@ -50,7 +50,7 @@ def anew() -> Step:
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 def test_what_a_step_builds_dies_with_it(make: Callable[[], Step], device: str) -> None:
     captured = record(make, device, iterations=3)
-    loads = [int(captured.recording.iteration(lo, hi).load()[-1]) for lo, hi in captured.bounds[1:]]
+    loads = [int(captured.recording.iteration(lo, hi).live_bytes()[-1]) for lo, hi in captured.bounds[1:]]
     assert captured.kept == 0 and not captured.notes and len(set(loads)) == 1
 
 

@@ -100,7 +100,7 @@ def test_a_script_with_arguments_a_device_and_questions_of_its_own(
         assert main(["capture", str(script), "-o", str(tmp_path / "t.json"), "--json", "--iterations", "1"]) == 0
     told = capsys.readouterr()
     row = json.loads(told.out)
-    assert row["at_the_peak"]["param"] == 4 * (4 * 2 + 2)  # `to(device)` at the top is the GPU, not the host
+    assert row["peak_by_kind"]["param"] == 4 * (4 * 2 + 2)  # `to(device)` at the top is the GPU, not the host
     assert "loss 1.000 3 1.0 (0, '')" in told.err
     line = 1 + SCRIPT.splitlines().index(
         '        print(f"loss {loss:.3f} {known:d}", free / torch.cuda.get_device_properties(0).total_memory, used)'

@@ -145,7 +145,7 @@ def copies_of(swapped: Trace) -> list[tuple[str, int, int]]:
 @pytest.mark.parametrize("name", ["mlp", "cnn", "residual", "transformer", "vgg16"])
 def test_planned_iterations_copy_what_the_rewritten_trace_copies(name: str, planner: str) -> None:
     trace = small(name)
-    with Adaptive(OnClock(MACHINE), trace.peak_load * 85 // 100, planner=planner, wait=True) as device:
+    with Adaptive(OnClock(MACHINE), trace.peak_live_bytes * 85 // 100, planner=planner, wait=True) as device:
         play_clock(trace, device, 12)
     begin = next(x.op for x in device.log if x.kind == "planned")
     report = device.report()
@@ -160,7 +160,7 @@ def test_planned_iterations_copy_what_the_rewritten_trace_copies(name: str, plan
 @pytest.mark.parametrize("name", ["mlp", "cnn", "cnn-norm", "residual", "transformer", "mlp3", "resnet18", "vgg16"])
 def test_on_demand_evicts_what_the_paper_system_evicts(name: str, part: int) -> None:
     trace = plain(small(name))
-    limit = trace.peak_load * part // 100
+    limit = trace.peak_live_bytes * part // 100
     seen = follow(trace, replace(MACHINE, pinned=2**50), limit)
     assert seen.copies_in and seen.copies_out and not seen.short
     turns, first = seen.iterations + 2, int(trace.crossing.sum())  # so many ops write what is there at first

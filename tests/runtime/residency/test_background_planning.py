@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from time import perf_counter, sleep
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from gpumem import Machine, Plan
 from gpumem.base import work
-from gpumem.pipeline import Among
+from gpumem.pipeline import PlannerComparison
 from gpumem.pipeline.compare_planners import asking
 from gpumem.runtime import InMemory
 from gpumem.runtime.residency.background_planning import Planning
@@ -20,10 +21,9 @@ from tests.runtime.programs import begin, short, step
 
 
 def test_the_plan_is_made_beside_the_program_and_followed_from_a_boundary_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpumem.pipeline import compare_planners as planning
-
-    go, among = threading.Event(), planning.among
-    monkeypatch.setattr(planning, "among", lambda *a, **k: (go.wait(30), among(*a, **k))[1])
+    planning = import_module("gpumem.pipeline.compare_planners")  # the package shows the function of that name
+    go, compare = threading.Event(), planning.compare_planners
+    monkeypatch.setattr(planning, "compare_planners", lambda *a, **k: (go.wait(30), compare(*a, **k))[1])
     device = short(InMemory(), 500)
     weights = begin(device)
     for _ in range(6):
@@ -103,16 +103,15 @@ def test_a_search_that_nobody_waits_for_any_more_ends_at_its_next_step() -> None
 
 
 def test_close_does_not_wait_for_a_planner_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpumem.pipeline import compare_planners as planning
-
+    planning = import_module("gpumem.pipeline.compare_planners")  # the package shows the function of that name
     go, within = threading.Event(), []
 
-    def slow(trace: Trace, *arguments: Any, seconds: float | None, **options: Any) -> Among:
+    def slow(trace: Trace, *arguments: Any, seconds: float | None, **options: Any) -> PlannerComparison:
         within.append(seconds)
         go.wait(10 if seconds is None else seconds)
-        return Among(None, (), 0)
+        return PlannerComparison(None, (), 0)
 
-    monkeypatch.setattr(planning, "among", slow)
+    monkeypatch.setattr(planning, "compare_planners", slow)
     for seconds in (0.3, 0.01):  # closed while it plans, and while it plans without an end
         device = short(InMemory(), 500, seconds=seconds)
         weights = begin(device)
@@ -132,12 +131,12 @@ def test_close_does_not_wait_for_a_planner_without_an_end(monkeypatch: pytest.Mo
 
 
 def test_a_planner_that_fails_leaves_the_program_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpumem.pipeline import compare_planners as planning
+    planning = import_module("gpumem.pipeline.compare_planners")  # the package shows the function of that name
 
     def broken(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(planning, "among", broken)
+    monkeypatch.setattr(planning, "compare_planners", broken)
     device = short(InMemory(), 500, wait=True)
     weights = begin(device)
     for _ in range(6):

@@ -235,7 +235,7 @@ def test_a_report_has_the_plan_and_the_row_under_way() -> None:
     program.run("abcd|abcd|ab")
     report = program.loop.report(open_row=True)
     assert report.plan is not None and report.trace is not None and report.trace.n == 4
-    assert report.planned_peak == report.plan.apply(report.trace).peak_load == 8
+    assert report.planned_peak == report.plan.apply(report.trace).peak_live_bytes == 8
     assert (report.limit, report.held) == (5, program.memory.held)
     assert [(row.number, row.state, row.ops) for row in report.iterations] == [
         (0, "recorded", 4),

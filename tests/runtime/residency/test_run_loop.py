@@ -183,7 +183,7 @@ def test_what_is_used_of_a_trace() -> None:
     short = used(some)
     assert short.buffers.end.tolist() == [2, 3, 4] and short.buffers.persistent.tolist() == [False, False, True]
     assert tails(some, short, 9) == [0, 1] and tails(some, short, 11) == []
-    assert Plan.of(short).apply(short).peak_load == 9
+    assert Plan.of(short).apply(short).peak_live_bytes == 9
 
 
 def test_rows_are_the_sums_of_the_log() -> None:

@@ -77,19 +77,19 @@ def test_no_activations_nothing_to_offload(machine: Machine) -> None:
     trace = net(["conv", "conv", "conv"])
     plain = replace(trace, buffers=replace(trace.buffers, kind=("",) * len(trace.buffers)))
     with pytest.raises(NotReached) as stop:
-        vdnn(plain, machine, trace.peak_load - 1)
-    assert stop.value.reached == trace.peak_load
+        vdnn(plain, machine, trace.peak_live_bytes - 1)
+    assert stop.value.reached == trace.peak_live_bytes
 
 
 def test_the_limit_is_ignored_but_told(machine: Machine) -> None:
     trace = net(["input", "conv", "relu", "conv", "fc"])
-    assert vdnn(trace, machine, trace.peak_load) == Plan((), trace.n)
+    assert vdnn(trace, machine, trace.peak_live_bytes) == Plan((), trace.n)
     with pytest.raises(Infeasible):
         vdnn(trace, machine, floor(trace)[1] - 1)
     with pytest.raises(NotReached) as stop:
         vdnn(trace, machine, floor(trace)[1], layers="conv")
     assert stop.value.reached > floor(trace)[1]
-    assert vdnn(trace, machine, stop.value.reached, layers="conv").apply(trace).peak_load == stop.value.reached
+    assert vdnn(trace, machine, stop.value.reached, layers="conv").apply(trace).peak_live_bytes == stop.value.reached
 
 
 def test_pinned_memory_is_a_budget() -> None:
@@ -114,7 +114,7 @@ def test_random_nets_pass_the_oracles(data: st.DataObject) -> None:
     trace = data.draw(nets())
     machine = tiny_machine(duplex=data.draw(st.booleans())).with_(pinned=data.draw(st.sampled_from([9, 10**6])))
     least = floor(trace)[1]
-    limit = data.draw(st.integers(max(least, 1), max(trace.peak_load, least, 1)))
+    limit = data.draw(st.integers(max(least, 1), max(trace.peak_live_bytes, least, 1)))
     layers, strict = data.draw(st.sampled_from(LAYERS)), data.draw(st.booleans())
     try:
         swapped = vdnn(trace, machine, limit, layers=layers, strict=strict).apply(trace)
@@ -134,7 +134,7 @@ def test_random_nets_pass_the_oracles(data: st.DataObject) -> None:
 @pytest.mark.parametrize("path", shared("traces/resnet50_cifar_b100.json.gz"), ids=lambda p: p.name)
 def test_resnet50_passes_every_oracle(path: Path, layers: str, percent: int, strict: bool) -> None:
     trace = load(path).trace
-    limit = trace.peak_load * percent // 100
+    limit = trace.peak_live_bytes * percent // 100
     swapped = vdnn(trace, GTX, limit, layers=layers, strict=strict).apply(trace)
     check.budget(swapped, limit, host=GTX.pinned)
     check.data_flow(trace, swapped)

@@ -38,7 +38,7 @@ def test_what_was_refused_for_pinned_memory_is_no_load_that_was_reached() -> Non
     assert judge.offer(swapped(trace, 0)) == FAR  # 14, and 8
     with pytest.raises(NotReached) as stop:
         judge.plan()
-    assert (stop.value.reached, stop.value.limit) == (trace.peak_load, 17) == (22, 17)
+    assert (stop.value.reached, stop.value.limit) == (trace.peak_live_bytes, 17) == (22, 17)
     told = "a plan within the limit keeps 8 bytes of pinned memory at least, gtx1080ti has 4 bytes"
     assert stop.value.hint == told and "got down to a peak of 22 bytes" in str(stop.value)
 
@@ -91,7 +91,7 @@ def test_only_what_is_in_the_way_goes(limit: int, left: set[int]) -> None:
     both = Tails(trace, without_tails(trace))
     plan = keep_tails(trace, both.dropped(Plan.of(both.less)), FAST, limit)
     assert {d.buffer for d in plan.decisions if drops_tail(d, trace)} == left
-    assert plan.apply(trace).peak_load <= limit
+    assert plan.apply(trace).peak_live_bytes <= limit
 
 
 def test_search_drops_what_is_in_the_way_alone() -> None:
@@ -113,12 +113,12 @@ def test_what_is_kept_costs_nothing_and_one_more_would(data: st.DataObject) -> N
     assume(both.less is not trace)
     plan = both.dropped(data.draw(plans(both.less)))
     short = plan.apply(trace)
-    limit = short.peak_load + data.draw(st.integers(0, max(trace.peak_load - short.peak_load, 0)))
+    limit = short.peak_live_bytes + data.draw(st.integers(0, max(trace.peak_live_bytes - short.peak_live_bytes, 0)))
     found = keep_tails(trace, plan, FAST, limit)
 
     def takes(some: Plan) -> tuple[bool, int]:
         done = some.apply(trace)
-        return done.peak_load <= limit, simulate(done, FAST, capacity=limit).makespan
+        return done.peak_live_bytes <= limit, simulate(done, FAST, capacity=limit).makespan
 
     fits, ns = takes(found)
     assert fits and ns <= takes(plan)[1]

@@ -101,7 +101,7 @@ def test_a_constant_is_pinned_for_the_whole_iteration() -> None:
     host = Pinned(trace, found, 8)
     assert (host.take(0, 0, 2), host.take(3, 2, 4), host.peak) == (True, False, 8)
     both = Plan((Swap(0, 0, 2, 1, 2), Swap(1, 2, 4, 3, 4)), 5).apply(trace)
-    assert both.load(host=True).tolist() == [8, 8, 8, 8, 16, 16, 16, 8]
+    assert both.live_bytes(host=True).tolist() == [8, 8, 8, 8, 16, 16, 16, 8]
     assert not Pinned(trace, found, 7).take(0, 0, 2)
 
 
@@ -155,7 +155,7 @@ def test_own_accounts_under_a_tight_budget(name: str) -> None:
     def check(trace: Trace, pinned: int, percent: int, duplex: bool, launch_ns: int) -> None:
         machine = tiny_machine(duplex=duplex).with_(pinned=pinned, launch_ns=launch_ns)
         least = floor(trace)[1]  # below it nothing gets
-        limit = least + (trace.peak_load - least) * percent // 100
+        limit = least + (trace.peak_live_bytes - least) * percent // 100
         if limit:
             got_there.append(own_account_is_true(planner, trace, machine, limit))
 
@@ -168,9 +168,9 @@ def test_own_accounts_under_a_tight_budget(name: str) -> None:
 def test_own_accounts_on_a_real_trace(name: str) -> None:
     trace = bundled("resnet18")
     for part in (8, 4, 3, 2):
-        machine = Machine.named("gtx1080ti").with_(pinned=trace.peak_load // part)
+        machine = Machine.named("gtx1080ti").with_(pinned=trace.peak_live_bytes // part)
         planner = partial(PLANNERS[name], **({"evaluations": 4} if name == "bayes" else {}))
-        if own_account_is_true(planner, trace, machine, trace.peak_load * 85 // 100):
+        if own_account_is_true(planner, trace, machine, trace.peak_live_bytes * 85 // 100):
             return
     raise AssertionError("no budget will do")
 

@@ -36,7 +36,7 @@ def test_the_account_is_the_rewritten_trace(data: st.DataObject) -> None:
         assume(False)
     costs = MadeAgain.of(trace, machine.durations(trace), found).costs(at, until)
     ran = again.ops.role == RECOMPUTE
-    assert (costs.peak, costs.reruns) == (again.peak_load, ran.sum())
+    assert (costs.peak, costs.reruns) == (again.peak_live_bytes, ran.sum())
     assert costs.ns == machine.durations(again)[ran].sum()
 
 

@@ -21,12 +21,12 @@ from tests.swap.nets import line
 @given(st.data())
 def test_flows_say_what_the_fluid_says(data: st.DataObject) -> None:
     trace, target = data.draw(traces(streams=1, max_ops=12)), machine_of(data)
-    assume(trace.peak_load)
+    assume(trace.peak_live_bytes)
     breaks = 2 * np.array(sorted(data.draw(st.sets(st.integers(0, trace.n - 1), min_size=1))))
-    for limit in (None, max(floor(trace)[1], trace.peak_load // 2)):
+    for limit in (None, max(floor(trace)[1], trace.peak_live_bytes // 2)):
         f = relax(trace, target, stalls=limit is not None)
-        fluid = Linear(f, breaks, trace.peak_load, limit).rows.relaxed()
-        flow = FlowProgram(f, breaks, trace.peak_load, limit).solve()
+        fluid = Linear(f, breaks, trace.peak_live_bytes, limit).rows.relaxed()
+        flow = FlowProgram(f, breaks, trace.peak_live_bytes, limit).solve()
         assert fluid and flow and fluid.dual == pytest.approx(flow.dual, rel=1e-3, abs=1e-4)  # close rates are one
 
 
@@ -42,7 +42,7 @@ def test_finer_breakpoints_never_lower_the_bound() -> None:
     trace = bundled("mlp3")
     f = relax(trace, GTX, stalls=False)
     breaks = (np.arange(0, 2 * f.n, 2 * step) for step in (8, 4, 2, 1))
-    found = [FlowProgram(f, at, trace.peak_load, None).solve() for at in breaks]
+    found = [FlowProgram(f, at, trace.peak_live_bytes, None).solve() for at in breaks]
     values = [solution.dual for solution in found if solution is not None]
     assert len(values) == 4
     assert all(a <= b + 1e-9 for a, b in pairwise(values))

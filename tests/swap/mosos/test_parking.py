@@ -15,8 +15,8 @@ from tests.strategies import traces
 def test_the_largest_gap_around_the_tightest_op_goes(trace: Trace, room: float) -> None:
     every = gaps(trace)
     found = every.where(every.before > every.after + 1)
-    size, needs, gone = found.size, trace.load(), np.zeros(len(found), np.bool_)
-    most = room * trace.peak_load
+    size, needs, gone = found.size, trace.live_bytes(), np.zeros(len(found), np.bool_)
+    most = room * trace.peak_live_bytes
     got = _largest_first(found, needs, most)
     while needs.max(initial=0) > most:
         around = ~gone & straddle(found, np.arange(trace.n) == np.argmax(needs))

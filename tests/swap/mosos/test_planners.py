@@ -37,7 +37,7 @@ def test_each_family_does_what_it_may() -> None:
 def test_plans_keep_the_limit_and_mosos_is_never_slower(data: st.DataObject) -> None:
     trace, card = data.draw(st.one_of(chains(), nets())), machine(data)
     ways = data.draw(menus(trace)) if (trace.ops.duration >= 0).all() else {}
-    limit = data.draw(st.integers(trace.peak_load // 2, trace.peak_load))
+    limit = data.draw(st.integers(trace.peak_live_bytes // 2, trace.peak_live_bytes))
     times = {}
     for kind in FAMILY:
         try:
@@ -48,7 +48,7 @@ def test_plans_keep_the_limit_and_mosos_is_never_slower(data: st.DataObject) -> 
         rewritten = proof.plan.apply(trace)
         usual = Plan.of(trace, [d for d in proof.plan.decisions if isinstance(d, Variant) and d.at < 0])
         check.data_flow(usual.apply(trace), rewritten)
-        assert rewritten.peak_load <= limit
+        assert rewritten.peak_live_bytes <= limit
         assert simulate(rewritten, card, capacity=limit).makespan == proof.makespan >= proof.lower_bound
         times[kind] = proof.makespan
     assert not times or all(times["mosos"] <= times[kind] for kind in ("checkmate-auto", "str-auto") if kind in times)
@@ -93,7 +93,7 @@ def test_a_planner_that_may_copy_has_a_plan_however_late_it_is(kind: str, monkey
     looks = iter([0.0, 0.0])
     monkeypatch.setattr("gpumem.base.work.now", lambda: next(looks, 1e6))
     proof = solve_mosos(trace, CARD, 60, kind=kind, algorithms=ways, seconds=1)
-    assert proof.plan.apply(trace).peak_load == 60 and proof.status == "late"
+    assert proof.plan.apply(trace).peak_live_bytes == 60 and proof.status == "late"
 
 
 def test_an_interrupt_tells_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,5 +136,5 @@ def test_checkmate_takes_finer_nodes_where_coarse_ones_have_no_schedule(monkeypa
         solve_mosos(trace, CARD, 240, kind="checkmate", algorithms={}, seconds=60)
     monkeypatch.setattr(work, "FINER", (8, 24))
     proof = solve_mosos(trace, CARD, 240, kind="checkmate", algorithms={}, seconds=60)
-    assert proof.plan.apply(trace).peak_load <= 240 and proof.lower_bound > 24 * 50
+    assert proof.plan.apply(trace).peak_live_bytes <= 240 and proof.lower_bound > 24 * 50
     check.data_flow(trace, proof.plan.apply(trace))

@@ -45,7 +45,7 @@ def says_what_it_does(data: st.DataObject) -> None:
     )
     computes = ~rewritten.ops.copies
     assert rewritten.ops.of[computes].tolist() == schedule.node.tolist()
-    assert rewritten.load()[computes].tolist() == schedule.memory.tolist()
+    assert rewritten.live_bytes()[computes].tolist() == schedule.memory.tolist()
     makespan = simulate(rewritten, card, capacity=limit).makespan
     assert makespan == schedule.time if not rules.waits else makespan >= schedule.time
 
@@ -56,11 +56,11 @@ def test_a_real_net_in_place_holds_no_more_than_its_schedule() -> None:
     in_place = [j for j in net.outputs.idx.tolist() if len(set(trace.ops.writes.rows()[trace.ops.writes.idx == j])) > 1]
     assert len(net.nodes) <= 24 and len(in_place) >= 4 <= net.nodes.again.sum()
     for part in (95, 85):
-        found = rounded(net.nodes, trace.peak_load * part // 100, Rules(plain=True))
+        found = rounded(net.nodes, trace.peak_live_bytes * part // 100, Rules(plain=True))
         assert found.schedule is not None
         rewritten = plan_of(net, found.schedule).apply(trace)
-        assert rewritten.peak_load <= found.schedule.memory.max() <= trace.peak_load * part // 100
-        assert simulate(rewritten, card, capacity=trace.peak_load * part // 100).makespan <= found.schedule.time
+        assert rewritten.peak_live_bytes <= found.schedule.memory.max() <= trace.peak_live_bytes * part // 100
+        assert simulate(rewritten, card, capacity=trace.peak_live_bytes * part // 100).makespan <= found.schedule.time
 
 
 def test_merging_stops_when_the_time_is_up() -> None:

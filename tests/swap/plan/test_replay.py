@@ -42,7 +42,7 @@ def same_bytes(trace: Trace, rewritten: Trace, orders: int) -> str:
 def all_oracles(trace: Trace, rewritten: Trace) -> None:
     machine, placement = tiny_machine(), best_fit(rewritten)
     check.everything(trace, rewritten, placement, simulate(rewritten, machine, placement), machine)
-    check.budget(rewritten, rewritten.peak_load, host=int(rewritten.load(host=True).max()))
+    check.budget(rewritten, rewritten.peak_live_bytes, host=int(rewritten.live_bytes(host=True).max()))
 
 
 def lands(plan: Plan, done: Carried) -> None:

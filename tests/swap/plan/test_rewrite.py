@@ -78,7 +78,7 @@ def test_a_gap_over_the_boundary_leaves_the_value_on_the_host() -> None:
     # 0 op 0, 1 copy in, 2 op 1 (reads W), 3 op 2, 4 op 3 (updates W), 5 copy out, 6 op 4
     assert [o[0] for o in shape(swapped)] == ["compute", "copy_in", *["compute"] * 3, "copy_out", "compute"]
     assert arcs(swapped) == [(1, 6, "device", False, 0), (5, 9, "host", True, 0)]
-    assert swapped.load().tolist() == [0, 8, 8, 8, 8, 8, 0]
+    assert swapped.live_bytes().tolist() == [0, 8, 8, 8, 8, 8, 0]
     check.data_flow(trace, swapped)
 
 
@@ -276,7 +276,7 @@ def test_every_valid_plan_keeps_the_values(data: st.DataObject) -> None:
     trace = data.draw(traces())
     swapped = data.draw(plans(trace)).apply(trace)
     check.data_flow(trace, swapped)
-    assert swapped.peak_load <= trace.peak_load
+    assert swapped.peak_live_bytes <= trace.peak_live_bytes
 
 
 @given(st.data())

@@ -33,8 +33,8 @@ def p95(trace: Trace, plan: Plan, limit: int, draws: int = 60) -> float:
 def test_plans_pass_the_oracles_and_cost_little_more_where_nothing_is_off(data: st.DataObject) -> None:
     trace = data.draw(traces())
     target = machine_of(data)
-    assume(trace.peak_load > 1)
-    limit = data.draw(st.integers(1, trace.peak_load - 1))
+    assume(trace.peak_live_bytes > 1)
+    limit = data.draw(st.integers(1, trace.peak_live_bytes - 1))
     try:
         plain = search(trace, target, limit, effort=1e-6)
     except (Infeasible, NotReached) as stop:
@@ -50,7 +50,7 @@ def test_plans_pass_the_oracles_and_cost_little_more_where_nothing_is_off(data: 
 def test_it_costs_less_where_durations_are_off() -> None:
     """By draws that did not choose it: no figure by construction."""
     trace = bundled("vgg16")
-    limit = trace.peak_load // 2
+    limit = trace.peak_live_bytes // 2
     plain, plan = (search(trace, GTX, limit, effort=0.003, robust=sigma) for sigma in (0.0, 0.3))
     others = [PLANNERS[name](trace, GTX, limit) for name in ("autoswap", "capuchin", "heuristic")]
     assert p95(trace, plan, limit) < 0.7 * min(p95(trace, other, limit) for other in (plain, *others))
@@ -58,7 +58,7 @@ def test_it_costs_less_where_durations_are_off() -> None:
 
 def test_the_same_seed_gives_the_same_plan() -> None:
     trace = bundled("mlp3")
-    ask = partial(search, trace, GTX, int(0.7 * trace.peak_load), effort=0.001, robust=0.2)
+    ask = partial(search, trace, GTX, int(0.7 * trace.peak_live_bytes), effort=0.001, robust=0.2)
     assert ask(seed=3) == ask(seed=3)
 
 
@@ -68,7 +68,7 @@ def test_a_candidate_that_costs_more_as_estimated_is_none(
 ) -> None:
     """However well it does in draws, as if all that copies on demand cost nothing there."""
     trace = bundled("vgg16")
-    limit = trace.peak_load // 2
+    limit = trace.peak_live_bytes // 2
     plans = {name: PLANNERS[name](trace, GTX, limit) for name in ("autoswap", "on-demand-nonblocking")}
     dear = len(plans["on-demand-nonblocking"].apply(trace).ops)
 

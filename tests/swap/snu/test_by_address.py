@@ -205,17 +205,17 @@ def test_no_hole_between_operands() -> None:
 
 def test_addresses_that_do_not_settle_have_no_plan() -> None:
     trace = bundled("resnet18")
-    found = by_address(trace, Machine.named("gtx1080ti"), trace.peak_load * 8 // 10, iterations=8)
+    found = by_address(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes * 8 // 10, iterations=8)
     assert (found.period, len(found.turns)) == (0, 7) and found.plan is None and found.placement is None
     assert found.iteration_ns > found.computation_ns == simulate(trace, Machine.named("gtx1080ti")).makespan
 
 
 @given(st.data())
 def test_against_bytes(data: st.DataObject) -> None:
-    trace = data.draw(st.one_of(traces(streams=1), nets()).filter(lambda trace: 0 < trace.peak_load <= 200))
+    trace = data.draw(st.one_of(traces(streams=1), nets()).filter(lambda trace: 0 < trace.peak_live_bytes <= 200))
     fit, least = data.draw(st.sampled_from(FITS)), floor(trace)[1]
     machine = tiny_machine().with_(pinned=data.draw(st.sampled_from([10**6, 12])))
-    capacity = data.draw(st.integers(max(least, 1), trace.peak_load + 10))
+    capacity = data.draw(st.integers(max(least, 1), trace.peak_live_bytes + 10))
     try:
         found = by_address(trace, machine, capacity, fit=fit, alignment=1, iterations=6)
     except NotReached:

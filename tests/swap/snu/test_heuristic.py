@@ -163,7 +163,7 @@ def test_plans_pass_every_oracle(data: st.DataObject) -> None:
         machine = machine.with_(out=Link(500, 0.5), into=Link(400, 0.25))
     machine = machine.with_(pinned=data.draw(st.sampled_from([0, 4, 11, 40, 10**6])))
     least = floor(trace)[1]
-    limit = data.draw(st.integers(max(least, 1), max(trace.peak_load, least, 1)))
+    limit = data.draw(st.integers(max(least, 1), max(trace.peak_live_bytes, least, 1)))
     try:
         plan = heuristic(trace, machine, limit)
     except NotReached as stop:
@@ -180,7 +180,7 @@ def test_plans_pass_every_oracle(data: st.DataObject) -> None:
 
 def plain_select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, I64, Pinned]:
     """`select`, its load followed op by op: O(m n)."""
-    load, found = trace.load(), gaps(trace)
+    load, found = trace.live_bytes(), gaps(trace)
     found = found.where(straddle(found, load > limit) & (found.size > 0))
     size, host = found.size, Pinned(trace, found, machine.pinned)
     order, free, value = largest_first(found, line), found.constant, found.value
@@ -217,11 +217,11 @@ def same_choice(trace: Trace, machine: Machine, limit: int) -> None:
 def test_the_choice_is_that_of_the_plain_loop(data: st.DataObject) -> None:
     trace = data.draw(traces())
     machine = tiny_machine().with_(pinned=data.draw(st.sampled_from([0, 4, 11, 40, 10**6])))
-    same_choice(trace, machine, data.draw(st.integers(1, max(trace.peak_load, 1))))
+    same_choice(trace, machine, data.draw(st.integers(1, max(trace.peak_live_bytes, 1))))
 
 
 def whole_line(trace: Trace, percent: int) -> None:
-    limit = trace.peak_load * percent // 100
+    limit = trace.peak_live_bytes * percent // 100
     try:
         swapped = heuristic(trace, GTX, limit).apply(trace)
     except Infeasible as stop:

@@ -71,7 +71,7 @@ def brute_force(trace: Trace, machine: Machine, limit: int) -> float:
     for choice in product(*every_swap(trace)):
         for decisions in permutations(d for d in choice if d is not None):
             swapped = Plan.of(trace, decisions).apply(trace)
-            if swapped.peak_load > limit:
+            if swapped.peak_live_bytes > limit:
                 break  # whatever the order
             best = min(best, simulate(swapped, machine, capacity=limit).makespan)
     return best
@@ -83,15 +83,15 @@ def cases(seeds: range, plans: int, ops: int = 5, buffers: int = 4) -> list[tupl
         random = Random(seed)
         trace, machine = small_trace(random, ops, buffers), small_machine(random)
         least = floor(trace)[1]
-        if 0 < least < trace.peak_load and prod(map(len, every_swap(trace))) <= plans:
-            found.append((trace, machine, random.randint(least, trace.peak_load - 1)))
+        if 0 < least < trace.peak_live_bytes and prod(map(len, every_swap(trace))) <= plans:
+            found.append((trace, machine, random.randint(least, trace.peak_live_bytes - 1)))
     return found
 
 
 def same_as_brute_force(trace: Trace, machine: Machine, limit: int) -> None:
     proof = solve_ilp(trace, machine, limit, seconds=120)
     swapped = proof.plan.apply(trace)
-    assert swapped.peak_load <= limit
+    assert swapped.peak_live_bytes <= limit
     assert proof.status == "optimal" and proof.lower_bound == proof.makespan == brute_force(trace, machine, limit)
     line = simulate(swapped, machine, capacity=limit)
     assert line.makespan == proof.makespan
@@ -147,7 +147,7 @@ def test_limits_that_nothing_meets() -> None:
 
 def test_what_is_given_counts() -> None:
     trace = bundled("mlp3")
-    limit = trace.peak_load * 9 // 10
+    limit = trace.peak_live_bytes * 9 // 10
     sure = least_stall(trace, GTX, limit)
     with pytest.raises(ValueError, match="start: its load"):
         solve_ilp(trace, GTX, limit, start=Plan.of(trace))
@@ -163,7 +163,7 @@ def test_what_is_given_counts() -> None:
 
 def test_without_time_there_is_the_start_and_its_gap() -> None:
     trace = bundled("mlp3")
-    limit = trace.peak_load * 9 // 10
+    limit = trace.peak_live_bytes * 9 // 10
     with pytest.raises(NotReached, match="the time was up"):
         solve_ilp(trace, GTX, limit, seconds=1e-3)
     proof = solve_ilp(trace, GTX, limit, start=heuristic(trace, GTX, limit), seconds=1e-3)
@@ -179,6 +179,6 @@ def test_an_interrupt_tells_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("gpumem.swap.linear_programs._Worker.ask", stop)
     with pytest.raises(KeyboardInterrupt) as stopped:
-        ilp(trace, GTX, trace.peak_load * 9 // 10)
+        ilp(trace, GTX, trace.peak_live_bytes * 9 // 10)
     (note,) = stopped.value.__notes__
     assert note.startswith("mlp3_b128_sgd: ") and "an iteration, at least" in note and "gap" in note

@@ -206,7 +206,7 @@ def test_a_limit_above_the_peak_is_an_empty_plan(machine: Machine) -> None:
 
 
 def test_below_the_floor_is_a_certificate(machine: Machine) -> None:
-    assert on_demand(three(), machine, 4).apply(three()).peak_load == 4
+    assert on_demand(three(), machine, 4).apply(three()).peak_live_bytes == 4
     with pytest.raises(Infeasible, match="op 0 must hold 4 B, the limit is 3 B"):
         on_demand(three(), machine, 3)
 
@@ -234,7 +234,7 @@ def machines(draw: st.DrawFn) -> Machine:
 def test_plans_pass_every_oracle(data: st.DataObject) -> None:
     trace, machine = data.draw(traces()), data.draw(machines())
     least = floor(trace)[1]
-    limit = data.draw(st.integers(max(least, 1), max(trace.peak_load, least, 1)))
+    limit = data.draw(st.integers(max(least, 1), max(trace.peak_live_bytes, least, 1)))
     victim, iterations = data.draw(st.sampled_from(VICTIMS)), data.draw(st.sampled_from([1, 2, 16]))
     try:
         plan = on_demand(trace, machine, limit, victim=victim, iterations=iterations)
@@ -252,7 +252,7 @@ def test_plans_pass_every_oracle(data: st.DataObject) -> None:
 @given(st.data())
 def test_transfers_are_those_of_the_rewritten_trace(data: st.DataObject) -> None:
     trace, machine = data.draw(traces()), data.draw(machines())
-    limit = data.draw(st.integers(max(floor(trace)[1], 1), max(trace.peak_load, 1)))
+    limit = data.draw(st.integers(max(floor(trace)[1], 1), max(trace.peak_live_bytes, 1)))
     seen = follow(trace, machine, limit, victim=data.draw(st.sampled_from(VICTIMS)))
     if seen.period != 1 or seen.short:
         return
@@ -260,8 +260,8 @@ def test_transfers_are_those_of_the_rewritten_trace(data: st.DataObject) -> None
     rows = zip(*(column.tolist() for column in (g.buffer, g.after, g.before, seen.evicted)))
     swaps = [Swap(b, after, before, e, before, e - 1) for b, after, before, e in rows if e >= 0]
     swapped = Plan(tuple(swaps)).apply(trace)
-    assert swapped.peak_load <= limit
-    assert swapped.load(host=True).max() <= machine.pinned
+    assert swapped.peak_live_bytes <= limit
+    assert swapped.live_bytes(host=True).max() <= machine.pinned
     for role, copies, moved in ((COPY_OUT, seen.copies_out, seen.bytes_out), (COPY_IN, seen.copies_in, seen.bytes_in)):
         ops = np.flatnonzero(swapped.ops.role == role).tolist()
         assert copies == len(ops)
@@ -272,7 +272,7 @@ def test_transfers_are_those_of_the_rewritten_trace(data: st.DataObject) -> None
 @given(st.data())
 def test_blocking_costs_all_copies_one_after_the_other(data: st.DataObject) -> None:
     trace, machine = data.draw(traces(streams=1)), data.draw(machines())
-    limit = data.draw(st.integers(max(floor(trace)[1], 1), max(trace.peak_load, 1)))
+    limit = data.draw(st.integers(max(floor(trace)[1], 1), max(trace.peak_live_bytes, 1)))
     try:
         plan = on_demand(trace, machine, limit)
     except NotReached:
@@ -286,7 +286,7 @@ def test_blocking_costs_all_copies_one_after_the_other(data: st.DataObject) -> N
 
 
 def whole_line(trace: Trace, percent: int, victim: str) -> None:
-    limit = trace.peak_load * percent // 100
+    limit = trace.peak_live_bytes * percent // 100
     swapped = on_demand(trace, GTX, limit, victim=victim).apply(trace)
     check.budget(swapped, limit, host=GTX.pinned)
     check.data_flow(trace, swapped)

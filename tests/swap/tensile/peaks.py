@@ -87,7 +87,7 @@ def analyse(
     in_ns = machine.into.copy_ns(b.size[swapped])
     spans = [t.absent(times, int(x), accounting) for t, x in zip(tasks, in_ns)]
     first, stop = (np.array(column, np.int64) for column in (zip(*spans) if spans else ([], [])))
-    load = trace.load() - around(first, stop, b.size[swapped], n)
+    load = trace.live_bytes() - around(first, stop, b.size[swapped], n)
     op = int(np.argmax(load))
     held = ~b.host & ((op - b.start) % n < b.end - b.start)
     held[swapped[(op - first) % n < stop - first]] = False

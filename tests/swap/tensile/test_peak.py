@@ -54,7 +54,7 @@ def test_exact_accounting_is_the_load_of_the_rewritten_trace(data: st.DataObject
     tasks = data.draw(swap_tasks(trace, machine, times))
     swapped = Plan(tuple(t.swap.within(trace.n) for t in tasks), trace.n).apply(trace)
     peak = analyse(trace, machine, times, tasks)
-    assert peak.bytes == swapped.peak_load
+    assert peak.bytes == swapped.peak_live_bytes
     assert trace.buffers.size[peak.tensors].sum() == peak.bytes
     assert (np.diff(trace.buffers.size[peak.tensors]) <= 0).all()
     footprint = LiveBytes.of(trace)
@@ -79,7 +79,9 @@ def test_counting_a_swap_in_at_its_end_underestimates_the_peak(machine: Machine)
     times = Times.in_a_row(machine.durations(trace))
     task = SwapTask.at(times, (0, 1, 5), (20, 7), (44, 4))  # the 8 bytes come in while op 4 holds 6 others
     assert task is not None
-    assert analyse(trace, machine, times, [task]).bytes == Plan((task.swap,), trace.n).apply(trace).peak_load == 14
+    assert (
+        analyse(trace, machine, times, [task]).bytes == Plan((task.swap,), trace.n).apply(trace).peak_live_bytes == 14
+    )
     assert analyse(trace, machine, times, [task], accounting="paper").bytes == 8
 
 

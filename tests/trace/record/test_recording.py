@@ -68,7 +68,7 @@ def test_gradients_freed_in_the_next_iteration_are_arcs(before_zero: int, iterat
     assert [(b.start, b.end) for b in gradients] == [(4 + k, n + before_zero) for k in range(3)]
     assert not any(b.persistent for b in gradients)
     assert [(b.start, b.end, b.persistent) for b in trace.buffers if b.kind == "param"] == [(0, n, True)] * 3
-    load = trace.load().tolist()
+    load = trace.live_bytes().tolist()
     assert load[0] == 3 * 16 + 3 * 16 + 4
     assert load[before_zero] - load[before_zero - 1] == (8 if before_zero < 4 else 16) - 3 * 16
 
@@ -132,7 +132,7 @@ def test_several_of_one_size_made_at_one_op_are_matched_one_to_one(third: bool) 
     assert lifetimes(trace) == [(8, 2, 4, False), (8, 2, 5, False)]
     assert trace.ops.reads.tolist() == [[0], [1], []]
     assert trace.ops.writes.tolist() == [[], [], [0, 1]]
-    assert trace.load().tolist() == [16, 8, 16]
+    assert trace.live_bytes().tolist() == [16, 8, 16]
 
 
 def test_where_the_recording_says_how_long_they_live_that_decides_who_is_who() -> None:

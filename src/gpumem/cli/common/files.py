@@ -73,10 +73,10 @@ def _instead(file: str, names: Sequence[str]) -> str:
 
 def workspaces_flag(*, several: bool = False, usual: str = "none") -> Option:
     """Return the option that `with_workspaces` reads; of several rules, which `each_way` reads."""
-    told = "give convolutions workspaces: fastest, none, or bytes that none exceeds (default: %(default)s)"
-    told += "; each trace once by every rule" if several else ""
+    text = "give convolutions workspaces: fastest, none, or bytes that none exceeds (default: %(default)s)"
+    text += "; each trace once by every rule" if several else ""
     metavar = "fastest|none|SIZE" + "[,...]" * several
-    return option("--workspaces", default=usual, metavar=metavar, help=told)
+    return option("--workspaces", default=usual, metavar=metavar, help=text)
 
 
 def each_way(trace: gpumem.Trace, text: str) -> list[tuple[str, gpumem.Trace]]:
@@ -90,7 +90,7 @@ def each_way(trace: gpumem.Trace, text: str) -> list[tuple[str, gpumem.Trace]]:
 
 def with_workspaces(trace: gpumem.Trace, text: str) -> gpumem.Trace:
     """Add workspaces as `--workspaces` says, and tell how many and how large."""
-    rule = text if text in ("fastest", "none") else _bytes(text, trace.peak_load)
+    rule = text if text in ("fastest", "none") else _bytes(text, trace.peak_live_bytes)
     if rule == "none":
         return trace
     from gpumem.simulator import workspaces
@@ -99,8 +99,10 @@ def with_workspaces(trace: gpumem.Trace, text: str) -> gpumem.Trace:
     sizes = larger.buffers.size[len(trace.buffers) :]
     unread = sum(not done for done in workspaces.convolutions(trace).values())
     beside = f"; {unread} whose shapes fit no convolution have none" if unread else ""
-    told = f"workspaces of {len(sizes)} ops, the largest {human(int(sizes.max()))}" if len(sizes) else "no workspaces"
-    tell(f"{trace.name}: {told}{beside}")
+    summary = (
+        f"workspaces of {len(sizes)} ops, the largest {human(int(sizes.max()))}" if len(sizes) else "no workspaces"
+    )
+    tell(f"{trace.name}: {summary}{beside}")
     return larger
 
 

@@ -16,8 +16,9 @@ from gpumem.base import arguments
 from gpumem.base.names import meant, one_of, unknown
 
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction["Parser"]
-    Group = argparse._ActionsContainer
+    # argparse has no public names for what `add_subparsers` and `add_argument_group` return.
+    Commands = argparse._SubParsersAction["Parser"]  # noqa: SLF001  no public name
+    Group = argparse._ActionsContainer  # noqa: SLF001  no public name
 else:
     Commands = Group = object
 
@@ -137,18 +138,18 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *, examples: Sequence[str] = (), after: str = "", **more: Any) -> None:
         shown = "\n".join(["examples:", *(f"  {line}" for line in examples), "", after]) if examples else after
         # Python 3.13 takes the margin off docstrings itself; before, the help would show it.
-        told = inspect.cleandoc(more.pop("description", None) or "") or None
+        description = inspect.cleandoc(more.pop("description", None) or "") or None
         super().__init__(
-            description=told,
+            description=description,
             **{"epilog": shown.rstrip() or None, "formatter_class": _Formatter, "allow_abbrev": False, **more},
         )
         self.register("type", int, whole)
         self.register("type", float, number)
-        for option, told in (
+        for option, text in (
             ("--quiet", "say nothing on stderr but what went wrong"),
             ("--traceback", "show where in the code an error came from, to report it"),
         ):
-            self.add_argument(option, action="store_true", default=argparse.SUPPRESS, help=told)
+            self.add_argument(option, action="store_true", default=argparse.SUPPRESS, help=text)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; what is left over is an error of this command, and not of the one above it."""
@@ -166,9 +167,9 @@ class Parser(argparse.ArgumentParser):
         lacking = re.fullmatch(r"the following arguments are required: ([^,]*).*", message)
         if lacking:
             message = f"{lacking[1]} is missing: {self._help_of(lacking[1])}"
-        told = message.removeprefix("argument ").replace("expected one argument", "a value must follow")
-        told = told.replace("ignored explicit argument", "it takes no value, not")
-        self.exit(2, f"gpumem: error: {' '.join(told.split())} (see {self.prog} --help)\n")
+        problem = message.removeprefix("argument ").replace("expected one argument", "a value must follow")
+        problem = problem.replace("ignored explicit argument", "it takes no value, not")
+        self.exit(2, f"gpumem: error: {' '.join(problem.split())} (see {self.prog} --help)\n")
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """Read a value; a reader's objection is no matter of usage, and passes as it is."""
@@ -188,8 +189,10 @@ class Parser(argparse.ArgumentParser):
         options = [option for action in self._actions for option in action.option_strings]
         if name.startswith("-"):
             return f"{name}: {self.prog} has no such option{meant(name, options)}"
-        told = f"{left!r:.60}: {self.prog} takes no such argument"
-        return told + ("; did you mean '--limit " + left + "'?" if "--limit" in options and left[:1].isdigit() else "")
+        problem = f"{left!r:.60}: {self.prog} takes no such argument"
+        return problem + (
+            "; did you mean '--limit " + left + "'?" if "--limit" in options and left[:1].isdigit() else ""
+        )
 
     def _help_of(self, name: str) -> str:
         for action in self._actions:
@@ -219,8 +222,8 @@ class _Formatter(argparse.HelpFormatter):
 
     def add_arguments(self, actions: Any) -> None:
         actions = list(actions)
-        if len(actions) == 1 and isinstance(actions[0], argparse._SubParsersAction):
-            actions = list(actions[0]._get_subactions())
+        if len(actions) == 1 and isinstance(actions[0], argparse._SubParsersAction):  # noqa: SLF001  no public name
+            actions = list(actions[0]._get_subactions())  # noqa: SLF001  as argparse's own formatter does
         super().add_arguments(actions)
 
 

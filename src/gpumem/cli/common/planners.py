@@ -47,22 +47,22 @@ def options_told(
     ValueError
         An option that no planner has, that has a flag of its own, that is given twice or cannot be read.
     """
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in getattr(args, "option", []):
         name, sign, value = text.partition("=")
         if not sign or not name.isidentifier():
             raise ValueError(f"--option: {text!r:.60} is not NAME=VALUE")
-        if name in told:
+        if name in values:
             raise ValueError(f"--option {name}: it is given twice")
         if name in flags and hasattr(args, name):
             flag = "no-recompute" if name == "recompute" else name
             raise ValueError(f"--option {name}: it has a flag of its own, --{flag}")
         of_use(f"--option {name}", name, planners)
         able = [planner for planner in planners.values() if isinstance(planner, swap.Planner) and planner.has(name)]
-        told[name] = read(f"--option {name}", value, able[0].declared().get(name, Declared("str", "")))
+        values[name] = read(f"--option {name}", value, able[0].declared().get(name, Declared("str", "")))
         for planner in able:
-            _tried(planner, name, told[name])
-    return told
+            _tried(planner, name, values[name])
+    return values
 
 
 def _tried(planner: swap.Planner, name: str, value: Any) -> None:

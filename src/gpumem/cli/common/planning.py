@@ -112,8 +112,8 @@ def uncertain(args: argparse.Namespace) -> Uncertainty | None:
 
 def goals(args: argparse.Namespace, trace: gpumem.Trace) -> dict[str, Any]:
     """Read the options of `limit_flags`, as keywords of `gpumem.plan`."""
-    load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
-    limit = None if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
+    load = None if args.load_limit is None else amount(args.load_limit, trace.peak_live_bytes, "--load-limit")
+    limit = None if args.limit is None else amount(args.limit, trace.peak_live_bytes, "--limit")
     if args.pool:
         choice(args.pool, pool.PLANNERS, "--pool")
     return {"pool": limit, "load": load, "placer": args.pool or None, "alignment": args.alignment}
@@ -134,7 +134,7 @@ def make(
         raise ValueError(f"--planner: {args.planner!r:.60} is more than one; gpumem swap compares planners")
     planners = planners_asked(args)
     score = None if args.score is None else choices(args.score, SCORES, "--score")
-    own = own_options(args, planners, trace.peak_load, more=more)
+    own = own_options(args, planners, trace.peak_live_bytes, more=more)
     options = planners[args.planner].known({**usual, **own})
     if score is not None:
         of_use("--score", "score", planners)

@@ -63,5 +63,5 @@ def uncertainty_of(args: argparse.Namespace) -> Uncertainty:
     try:
         return Uncertainty(**given)
     except ValueError as error:
-        field, colon, told = str(error).partition(":")
-        raise ValueError(f"{OPTIONS[field].names[-1]}{colon}{told}") from None
+        field, colon, problem = str(error).partition(":")
+        raise ValueError(f"{OPTIONS[field].names[-1]}{colon}{problem}") from None

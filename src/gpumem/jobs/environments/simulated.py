@@ -90,8 +90,8 @@ def simulate_jobs(
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("mlp3"), Machine.named("rtx2080ti")
     >>> two = [Job("a", trace, iterations=3), Job("b", trace, iterations=3)]
-    >>> ran = simulate_jobs(two, machine, 2 * trace.peak_load)
-    >>> [len(job.end) for job in ran.jobs], ran.peak <= 2 * trace.peak_load
+    >>> ran = simulate_jobs(two, machine, 2 * trace.peak_live_bytes)
+    >>> [len(job.end) for job in ran.jobs], ran.peak <= 2 * trace.peak_live_bytes
     ([3, 3], True)
 
     References

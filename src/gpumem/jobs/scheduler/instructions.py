@@ -126,7 +126,7 @@ def instructions(
         tuple(delays),
         new,
         placement,
-        placement.height if placement is not None else new.peak_load,
+        placement.height if placement is not None else new.peak_live_bytes,
         tuple(ops.role.tolist()),
         tuple(machine.durations(new).tolist()),
         tuple(ops.of.tolist()),

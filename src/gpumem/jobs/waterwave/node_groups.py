@@ -101,7 +101,10 @@ class Partition(Shown):
         if len(copies := np.flatnonzero(trace.ops.copies)):
             raise ValueError(f"op {copies[0]} of {trace.name!r:.60} is a copy; share the unswapped trace, then swap")
         held = between(trace)[at]
-        most, work = np.maximum.reduceat(trace.load(), at[:-1]), np.add.reduceat(machine.durations(trace), at[:-1])
+        most, work = (
+            np.maximum.reduceat(trace.live_bytes(), at[:-1]),
+            np.add.reduceat(machine.durations(trace), at[:-1]),
+        )
         mine = np.arange(trace.n) if order is None else order
         return cls(trace, mine, at, angs, held, np.maximum(most - held[:-1], 0), work)
 
@@ -133,7 +136,7 @@ def between(trace: Trace) -> I64:
     mine = ~b.host & ~trace.eternal
     freed = np.zeros(n, np.int64)
     np.add.at(freed, (b.end[mine] - 1) % n, b.size[mine])
-    behind = trace.load() - freed
+    behind = trace.live_bytes() - freed
     return np.append(behind[-1], behind)
 
 

@@ -176,10 +176,10 @@ class _Session:
             self.waiting.remove(one)
             self.inside.append(one)
             one.launch = self.now
-            self.log.append(Event(self.now, one.job.name, "launch", size=one.job.trace.peak_load))
+            self.log.append(Event(self.now, one.job.name, "launch", size=one.job.trace.peak_live_bytes))
         if before and self.inside != ran:
             self.replans.append(self.now)
-            self.log += [Event(self.now, one.job.name, "adopt", size=one.job.trace.peak_load) for one in before]
+            self.log += [Event(self.now, one.job.name, "adopt", size=one.job.trace.peak_live_bytes) for one in before]
         return self.made(self.inside) or self.in_turn() if self.inside else None
 
     def made(self, members: Sequence[_Running]) -> Together | None:
@@ -233,7 +233,7 @@ class _Session:
             first = len(one.ends)
             one.ends += sorted(found)
             self.log += [Event(ns, one.job.name, "iteration", first + k) for k, ns in enumerate(one.ends[first:])]
-        self.peak = max(self.peak, both.trace.peak_load)
+        self.peak = max(self.peak, both.trace.peak_live_bytes)
 
     def begun(self, line: Pipeline, count: int) -> list[dict[int, int]]:
         """Of `count` rounds, which turns begin an iteration, and which; before and behind them nothing does."""
@@ -258,7 +258,7 @@ class _Session:
 
 
 def _told(one: _Running) -> JobRun:
-    peak = (one.job.trace.peak_load,) * len(one.ends)
+    peak = (one.job.trace.peak_live_bytes,) * len(one.ends)
     begin = [one.launch, *one.ends[:-1]][: len(one.ends)]
     waits = {"admission": max(one.launch - one.job.arrival, 0)}
     run = (tuple(begin), tuple(one.ends), peak, peak, (0,) * len(one.ends))

@@ -11,7 +11,7 @@ from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.trace import Trace
 from gpumem.trace.kinds import OPT_STATE
 
-ROWS = 12
+ROWS = 12  # modules shown, so that a report fits on a screen; not tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Handled:
     module : str
         Its path, as `layer3.0`.
     moved, again : int
-        Bytes that leave for the host, and that are dropped to be made again.
+        Bytes that leave for the host, and that are dropped to be recomputed.
     tensors : int
         How many gaps that is.
     when : tuple of (str, str)
@@ -61,8 +61,8 @@ def by_module(trace: Trace, plan: Plan, *, rows: int = ROWS) -> list[Handled]:
     list of Handled
         Sorted by the op at which the first of their tensors leaves.
     """
-    gaps = [d for d in plan.decisions if isinstance(d, Swap | Recompute)]
-    paths = [module_of(trace, d.buffer) for d in gaps]
+    gaps = [gap for gap in plan.decisions if isinstance(gap, Swap | Recompute)]
+    paths = [module_of(trace, gap.buffer) for gap in gaps]
     deepest = max((path.count(".") + 1 for path in paths), default=1)
     for depth in range(deepest, 0, -1):
         short = [".".join(path.split(".")[:depth]) for path in paths]
@@ -73,8 +73,8 @@ def by_module(trace: Trace, plan: Plan, *, rows: int = ROWS) -> list[Handled]:
         kept = {path for path, _ in known.most_common(rows - 1)}
         short = [path if path in kept else f"({len(known) - rows + 1} others)" for path in short]
     groups: dict[str, list[Swap | Recompute]] = {}
-    for path, d in sorted(zip(short, gaps), key=lambda pair: pair[1].after):
-        groups.setdefault(path, []).append(d)
+    for path, gap in sorted(zip(short, gaps), key=lambda pair: pair[1].after):
+        groups.setdefault(path, []).append(gap)
     return [_summed(trace, path, mine) for path, mine in groups.items()]
 
 
@@ -84,29 +84,29 @@ def module_of(trace: Trace, buffer: int) -> str:
     Names of parameters end in the parameter's own, those of optimizer states in that and the state's. What no module
     has goes by its kind, in brackets.
     """
-    b = trace.buffers
-    if b.name[buffer]:
-        parts = b.name[buffer].split(".")
-        path = ".".join(parts[: -2 if b.kind[buffer] == OPT_STATE else -1])
+    buffers = trace.buffers
+    if buffers.name[buffer]:
+        parts = buffers.name[buffer].split(".")
+        path = ".".join(parts[: -2 if buffers.kind[buffer] == OPT_STATE else -1])
     else:
-        path = trace.ops.module[int(b.start[buffer])] if trace.ops.module else ""
-    return path or f"({b.kind[buffer] or 'no module'})"
+        path = trace.ops.module[int(buffers.start[buffer])] if trace.ops.module else ""
+    return path or f"({buffers.kind[buffer] or 'no module'})"
 
 
 def _summed(trace: Trace, path: str, gaps: list[Swap | Recompute]) -> Handled:
     size = trace.buffers.size
-    moved = sum(int(size[d.buffer]) for d in gaps if isinstance(d, Swap))
-    again = sum(int(size[d.buffer]) for d in gaps if isinstance(d, Recompute))
+    moved = sum(int(size[gap.buffer]) for gap in gaps if isinstance(gap, Swap))
+    again = sum(int(size[gap.buffer]) for gap in gaps if isinstance(gap, Recompute))
     when: Counter[tuple[str, str]] = Counter()
-    for d in gaps:
-        when[_phase(trace, d.after), _phase(trace, d.before)] += int(size[d.buffer])
-    return Handled(path, moved, again, len(gaps), tuple(dict(when.most_common())))
+    for gap in gaps:
+        when[_phase(trace, gap.after), _phase(trace, gap.before)] += int(size[gap.buffer])
+    return Handled(path, moved, again=again, tensors=len(gaps), when=tuple(dict(when.most_common())))
 
 
 def _phase(trace: Trace, op: int) -> str:
-    told = trace.ops.attributes
-    here = told[op % trace.n] if told else None
-    return ("the next " if op >= trace.n else "") + str((here or {}).get("phase", "iteration"))
+    attributes = trace.ops.attributes
+    own = attributes[op % trace.n] if attributes else None
+    return ("the next " if op >= trace.n else "") + str((own or {}).get("phase", "iteration"))
 
 
 def rows_of(handled: list[Handled]) -> list[list[str]]:
@@ -116,4 +116,10 @@ def rows_of(handled: list[Handled]) -> list[list[str]]:
     ['layer1', '2.00 KiB', '-', 'forward to backward']
     """
     head = ["module", "moved", "made again", "when"]
-    return [head, *([h.module, *(human(n) if n else "-" for n in (h.moved, h.again)), h.told] for h in handled)]
+    return [
+        head,
+        *(
+            [module.module, *(human(size) if size else "-" for size in (module.moved, module.again)), module.told]
+            for module in handled
+        ),
+    ]

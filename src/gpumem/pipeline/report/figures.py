@@ -123,11 +123,11 @@ def curves(figure: Figure, *, ax: Axes | None = None) -> Axes:
     """Draw the curves of a figure; points without a value are left out. `ax` as in `profile`."""
     ax = axes_of(ax)
     for style, look in _STYLES.items():
-        for k, series in enumerate(s for s in figure.series if s.style == style):
-            y = np.array([np.nan if v is None else v for v in series.y], np.float64)
-            own = {"color": f"C{k}", "marker": "" if len(y) > 50 else "o", "markersize": 3} | look
-            own |= {"markerfacecolor": _FILLS[k % len(_FILLS)]} if series.marks else {}
-            ax.plot(series.x, y, label=series.name, **own)
+        for number, series in enumerate(one for one in figure.series if one.style == style):
+            values = np.array([np.nan if value is None else value for value in series.y], np.float64)
+            own = {"color": f"C{number}", "marker": "" if len(values) > 50 else "o", "markersize": 3} | look
+            own |= {"markerfacecolor": _FILLS[number % len(_FILLS)]} if series.marks else {}
+            ax.plot(series.x, values, label=series.name, **own)
     ax.set(xlabel=figure.x, ylabel=figure.y, title=figure.title, ylim=(0, None))
     if figure.log:
         ax.set_xscale("log")
@@ -153,10 +153,10 @@ def multiples(figures: Sequence[Figure], *, ax: Axes | None = None, across: int 
     canvas.clear()
     series = {series.name: series.style for figure in figures for series in figure.series}
     styles = list(series.values())
-    looks = {name: _look(style, styles[:k].count(style)) for k, (name, style) in enumerate(series.items())}
-    x = [value for figure in figures for one in figure.series for value in one.x]
+    looks = {name: _look(style, styles[:number].count(style)) for number, (name, style) in enumerate(series.items())}
+    positions = [value for figure in figures for one in figure.series for value in one.x]
     log = any(figure.log for figure in figures)
-    least, most = min(x, default=0), max(x, default=100)
+    least, most = min(positions, default=0), max(positions, default=100)
     wide = (least / 1.3, most * 1.3) if log else (least - 3, most + 3)
     across = min(across, len(figures))
     width = 3.2 * max(across, 2)
@@ -164,9 +164,12 @@ def multiples(figures: Sequence[Figure], *, ax: Axes | None = None, across: int 
     down, lines = -(-len(figures) // across), -(-len(looks) // columns)
     canvas.set_size_inches(width, 2.6 * down + 0.25 * lines + 0.4)
     axes = canvas.subplots(down, across, squeeze=False).ravel()
-    for k, (small, figure) in enumerate(zip(axes, figures)):
+    for number, (small, figure) in enumerate(zip(axes, figures)):
         _small(small, figure, looks)
-        names = {"ylabel": "" if k % across else figure.y, "xlabel": "" if k + across < len(figures) else figure.x}
+        names = {
+            "ylabel": "" if number % across else figure.y,
+            "xlabel": "" if number + across < len(figures) else figure.x,
+        }
         small.set(xlim=wide, **names)
     for small in axes[len(figures) :]:
         small.set_axis_off()
@@ -186,21 +189,21 @@ def _columns(names: Iterable[str], width: float) -> int:
     return max(1, int(width / (letter * max(map(len, names), default=1) + 0.5)))
 
 
-def _look(style: str, k: int) -> dict[str, Any]:
+def _look(style: str, number: int) -> dict[str, Any]:
     """How the k-th curve of a style looks in each of the `multiples`."""
     if style == "dashed":
-        return {"color": "black", "linestyle": (":", "--")[k % 2], "linewidth": 1.6, "zorder": 4}
-    shape = {"marker": _MARKERS[k % len(_MARKERS)], "markersize": 4, "linewidth": 1}
-    return shape | {"color": _MANY[k % len(_MANY)]} | (_STYLES[style] if style == "bold" else {})
+        return {"color": "black", "linestyle": (":", "--")[number % 2], "linewidth": 1.6, "zorder": 4}
+    shape = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 4, "linewidth": 1}
+    return shape | {"color": _MANY[number % len(_MANY)]} | (_STYLES[style] if style == "bold" else {})
 
 
 def _small(ax: Axes, figure: Figure, looks: Mapping[str, dict[str, Any]]) -> None:
     """One of the `multiples`."""
     for series in figure.series:
-        y = np.array([np.nan if v is None else v for v in series.y], np.float64)
-        ax.plot(series.x, y, label=series.name, **looks[series.name])
+        values = np.array([np.nan if value is None else value for value in series.y], np.float64)
+        ax.plot(series.x, values, label=series.name, **looks[series.name])
     ax.set_yscale("symlog", linthresh=1, linscale=0.5)
-    top = max((v for series in figure.series for v in series.y if v is not None), default=1)
+    top = max((value for series in figure.series for value in series.y if value is not None), default=1)
     ax.set(title=figure.title, ylim=(-0.05, max(top * 1.3, 2)))
     ax.yaxis.set_major_formatter("{x:g}")
     if figure.log:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _OTHER = "#cccccc"
 _STATES = {"native": _OTHER, "idle": _OTHER, "on demand": "#dd8452", "planned": "#55a868"}
 _LINKS = {"out": "#c44e52", "in": "#4c72b0"}
-_MIB, _MS = 2**20, 1e6
+_MIB, _MS = 2**20, 1e6  # bytes and ns: the units of the axes
 
 
 class _Entry(Protocol):
@@ -96,7 +96,11 @@ def first_iterations(
 
 def _held(entries: Sequence[_Entry]) -> tuple[Any, Any]:
     """The bytes on the device over time."""
-    moves = [(x.start, x.size if x.kind == "fill" else -x.size) for x in entries if x.kind in ("fill", "empty")]
+    moves = [
+        (entry.start, entry.size if entry.kind == "fill" else -entry.size)
+        for entry in entries
+        if entry.kind in ("fill", "empty")
+    ]
     time, change = np.array([(0, 0), *moves], np.int64).T
     return time, np.cumsum(change)
 
@@ -108,7 +112,7 @@ def _links(ax: Axes, entries: Sequence[_Entry], top: float) -> None:
     ticks = [tick for tick in MaxNLocator(5).tick_values(0, top) if tick <= top]
     rows = [-0.11 * top, -0.22 * top]
     for at, (kind, colour) in zip(rows, _LINKS.items()):
-        bars = [(x.start / _MS, (x.end - x.start) / _MS) for x in entries if x.kind == kind]
+        bars = [(entry.start / _MS, (entry.end - entry.start) / _MS) for entry in entries if entry.kind == kind]
         ax.broken_barh(bars, (at - 0.04 * top, 0.08 * top), facecolors=colour)
     ax.axhline(0, linewidth=0.8, color="black")
     ax.set_yticks([*ticks, *rows], [*(f"{tick:g}" for tick in ticks), "copies out", "copies in"])

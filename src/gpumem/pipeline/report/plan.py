@@ -25,7 +25,7 @@ class Run(Shown):
     timeline: Timeline
 
     def _facts(self) -> Facts:
-        load, height = human(self.trace.peak_load), human(self.placement.height)
+        load, height = human(self.trace.peak_live_bytes), human(self.placement.height)
         makespan = human_ns(self.timeline.makespan)
         return {"": self.trace.name, "peak load": load, "footprint": height, "makespan": makespan}
 
@@ -36,7 +36,7 @@ class Run(Shown):
         return int(self.trace.buffers.size[ops.writes.idx[ops.writes.ptr[copies]]].sum())
 
     def again(self) -> tuple[int, int]:
-        """Ops that run again in one iteration, and the nanoseconds they take."""
+        """Recomputed ops in one iteration, and the nanoseconds they take."""
         mine = self.trace.ops.role == RECOMPUTE
         return int(mine.sum()), int((self.timeline.end - self.timeline.start)[mine].sum())
 
@@ -48,11 +48,11 @@ class DecisionCounts:
     Parameters
     ----------
     swaps, recomputed : int
-        Gaps in which a buffer is on the host, and in which it is made again.
+        Gaps in which a buffer is on the host, and in which it is recomputed.
     reruns, recompute_ns : int
-        Ops that run again in an iteration, and their nanoseconds.
+        Recomputed ops in an iteration, and their nanoseconds.
     held, tails : int
-        The `Hold` decisions: values kept for reruns, and dead tails that are dropped.
+        The `Hold` decisions: values kept for recomputations, and dead tails that are dropped.
     """
 
     swaps: int
@@ -65,10 +65,10 @@ class DecisionCounts:
     @classmethod
     @strict
     def of(cls, plan: Plan, before: Run, after: Run) -> DecisionCounts:
-        """Count what a plan decides about a trace, and what runs again for that."""
-        tails = sum(drops_tail(d, before.trace) for d in plan.decisions)
-        held = sum(isinstance(d, Hold) for d in plan.decisions) - tails
-        recomputed = sum(isinstance(d, Recompute) for d in plan.decisions)
+        """Count what a plan decides about a trace, and what is recomputed for that."""
+        tails = sum(drops_tail(decision, before.trace) for decision in plan.decisions)
+        held = sum(isinstance(decision, Hold) for decision in plan.decisions) - tails
+        recomputed = sum(isinstance(decision, Recompute) for decision in plan.decisions)
         return cls(len(plan.swaps), recomputed, *after.again(), held, tails)
 
     def lines(self, by: str, copied: str = "") -> Iterator[str]:

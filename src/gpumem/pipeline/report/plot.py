@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _ROLES = {"compute": "#4c72b0", "copy_out": "#c44e52", "copy_in": "#55a868", "recompute": "#dd8452", "sync": "#999999"}
 _HOST = {"hands over": "#8172b3", "waits": "#dddddd"}
-_MIB = 2**20
+_MIB = 2**20  # bytes: the unit of the axis
 
 
 @strict
@@ -51,7 +51,7 @@ def profile(
 ) -> Axes:
     """Draw the load over the ops of an iteration; of a rewritten trace too, on the same axis.
 
-    There an op counts with the copies and reruns right before it: the most that any of them holds.
+    There an op counts with the copies and recomputations right before it: the most that any of them holds.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def profile(
     after : Trace, optional
         What a plan made of it.
     limit : int or str, optional
-        Bytes, or a text such as `"300MiB"` or `"70%"` (of the peak load): a line.
+        Bytes, or a text such as `"300MiB"` or `"70%"` (of the peak live bytes): a line.
     ax : Axes, optional
         Where to draw; made by `matplotlib.pyplot` where left out.
 
@@ -79,12 +79,19 @@ def profile(
     if after is not None:
         steps, kept = recorded(before), recorded(after)
         if len(kept) != len(steps):
-            told = f"after: {len(kept)} ops of trace {after.name!r:.60}, but {before.name!r:.60} has {len(steps)}"
-            raise ValueError(f"{told}: it is no rewrite of that")
-        begins = np.append(0, kept[:-1] + 1)  # of what a copy or a rerun holds, the most counts with the op behind it
-        ax.step(steps, np.maximum.reduceat(after.load(), begins) / _MIB, where="post", label="planned", color="#c44e52")
+            problem = f"after: {len(kept)} ops of trace {after.name!r:.60}, but {before.name!r:.60} has {len(steps)}"
+            raise ValueError(f"{problem}: it is no rewrite of that")
+        # Of what a copy or a recomputation holds, the most counts with the op behind it.
+        begins = np.append(0, kept[:-1] + 1)
+        ax.step(
+            steps,
+            np.maximum.reduceat(after.live_bytes(), begins) / _MIB,
+            where="post",
+            label="planned",
+            color="#c44e52",
+        )
     if limit is not None:
-        at = amount(limit, before.peak_load, "limit") / _MIB
+        at = amount(limit, before.peak_live_bytes, "limit") / _MIB
         ink = ax.spines["bottom"].get_edgecolor()  # black would not be seen on a dark ground
         ax.axhline(at, linestyle="--", linewidth=0.8, color=ink, label="limit")
     ax.set(xlabel="op", ylabel="device load (MiB)", title=before.name, ylim=(0, None))
@@ -106,14 +113,17 @@ def layout(trace: Trace, placement: Placement, *, ax: Axes | None = None) -> Axe
     from matplotlib.collections import PolyCollection
 
     boxes, colours = [], []
-    for b, at in zip(trace.buffers, placement.offset.tolist()):
-        if b.space == "host" or not b.size:
+    for buffers, at in zip(trace.buffers, placement.offset.tolist()):
+        if buffers.space == "host" or not buffers.size:
             continue
-        low, high = at / _MIB, (at + b.size) / _MIB
-        for start, end in ((b.start, min(b.end, trace.n)), (0, b.end - trace.n)):  # an arc may come in two parts
+        low, high = at / _MIB, (at + buffers.size) / _MIB
+        for start, end in (
+            (buffers.start, min(buffers.end, trace.n)),
+            (0, buffers.end - trace.n),
+        ):  # an arc may come in two parts
             if end > start:
                 boxes.append([(start, low), (end, low), (end, high), (start, high)])
-                colours.append(_COLOURS.get(b.kind, "#cccccc"))
+                colours.append(_COLOURS.get(buffers.kind, "#cccccc"))
     ax.add_collection(PolyCollection(boxes, facecolors=colours, edgecolors="white", linewidths=0.2))
     ax.set(xlim=(0, trace.n), ylim=(0, max(placement.height / _MIB, 1e-9)), xlabel="op (with copies and reruns)")
     ax.set(ylabel="address (MiB)", title=f"{trace.name}: {placement.height / _MIB:.1f} MiB placed")
@@ -128,21 +138,21 @@ def layout(trace: Trace, placement: Placement, *, ax: Axes | None = None) -> Axe
 def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes:
     """Draw one steady iteration: a bar an op, coloured by its role, a row a stream. `ax` as in `profile`.
 
-    With the host on, rows above show what each host hands over and where it waits, from one iteration ahead at most.
+    With the host on, rows above show what each host launches and where it waits, from one iteration ahead at most.
     """
     timeline.check_fits(trace)
     ax = axes_of(ax)
     handed = timeline.handed(trace)
-    for k, host in enumerate(handed):
+    for row, host in enumerate(handed):
         turn = timeline.host_period  # the wait before the first op is drawn where the iteration ends
-        waits = [(s.start - s.wait + turn * (s is host[0]), s.wait) for s in host if s.wait]
-        _bars(ax, k, waits, _HOST["waits"])
-        _bars(ax, k, [(s.start, s.end - s.start) for s in host], _HOST["hands over"])
-    for k in range(len(trace.ops.streams)):
-        mine = np.flatnonzero(trace.ops.stream == k)
+        waits = [(span.start - span.wait + turn * (span is host[0]), span.wait) for span in host if span.wait]
+        _bars(ax, row, waits, _HOST["waits"])
+        _bars(ax, row, [(span.start, span.end - span.start) for span in host], _HOST["hands over"])
+    for row in range(len(trace.ops.streams)):
+        mine = np.flatnonzero(trace.ops.stream == row)
         bars = [*zip(timeline.start[mine].tolist(), (timeline.end - timeline.start)[mine].tolist())]
-        _bars(ax, len(handed) + k, bars, [_ROLES[ROLES[role]] for role in trace.ops.role[mine].tolist()])
-    shown = {role: _ROLES[role] for k, role in enumerate(ROLES) if (trace.ops.role == k).any()}
+        _bars(ax, len(handed) + row, bars, [_ROLES[ROLES[role]] for role in trace.ops.role[mine].tolist()])
+    shown = {role: _ROLES[role] for row, role in enumerate(ROLES) if (trace.ops.role == row).any()}
     for label, colour in (shown | (_HOST if handed else {})).items():
         ax.plot([], [], "s", color=colour, label=label)
     ax.legend(

@@ -24,7 +24,10 @@ def columns(rows: list[list[str]]) -> str:
     b
     """
     width = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
-    lines = [[row[0].ljust(width[0]), *(cell.rjust(w) for cell, w in zip(row[1:], width[1:]))] for row in rows]
+    lines = [
+        [row[0].ljust(width[0]), *(cell.rjust(cell_width) for cell, cell_width in zip(row[1:], width[1:]))]
+        for row in rows
+    ]
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 

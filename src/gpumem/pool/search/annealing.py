@@ -213,7 +213,7 @@ class OrderWalk(Walk):
         """Go through the stages; return the lowest placement."""
         size = self.problem.trace.buffers.size[self.problem.free]
         for least, share in STAGES:
-            joins = min(int(np.count_nonzero(size >= least * self.problem.trace.peak_load)), MOST)
+            joins = min(int(np.count_nonzero(size >= least * self.problem.trace.peak_live_bytes)), MOST)
             if joins > len(self.order) and self.going(effort * share):
                 self._stage(self.problem.free[len(self.order) : joins], int(effort * share))
         return self.best

@@ -51,7 +51,7 @@ def exact(
     --------
     >>> trace = Trace.from_lifetimes([2, 1, 2, 1, 2], [0, 0, 2, 3, 4], [3, 2, 5, 4, 6], n=6)
     >>> placed = exact(trace, alignment=1)
-    >>> trace.peak_load, placed.height, placed.bound, placed.optimal
+    >>> trace.peak_live_bytes, placed.height, placed.bound, placed.optimal
     (4, 4, 4, True)
     """
     state = Descents.of(PlacementProblem.of(trace, alignment, fixed), 0, effort, seed)

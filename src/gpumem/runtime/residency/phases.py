@@ -218,7 +218,7 @@ class FollowingPhase(Phase[R]):
         hints = self.followed.follower.hints
         if hints.count:
             return PLANNED
-        return IDLE if hints.trace.peak_load <= self.loop.memory.limit else ""
+        return IDLE if hints.trace.peak_live_bytes <= self.loop.memory.limit else ""
 
     def boundary(self, sure: bool) -> None:
         """Where it is none of the plan's, an iteration was over too soon."""

@@ -300,7 +300,7 @@ class RunLoop(Generic[R]):
         hints, memory = self.hints, self.memory
         plan = hints.plan if hints is not None and hints.count else None
         trace = None if hints is None else hints.trace
-        peak = plan.apply(trace).peak_load if plan is not None and trace is not None else 0
+        peak = plan.apply(trace).peak_live_bytes if plan is not None and trace is not None else 0
         rows: Sequence[Any] = self.ledger.rows
         if open_row:
             phase = self.phase.inner if isinstance(self.phase, RecordingPhase) else self.phase

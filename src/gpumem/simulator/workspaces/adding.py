@@ -74,26 +74,26 @@ def _offers(trace: Trace, op: int, done: Sequence[Convolution], table: Sequence[
     if not done:
         return ()
     by_each = []
-    for c in done:
-        fitting = [_offer(trace, op, c, algorithm) for algorithm in table if algorithm.fits(c)]
+    for convolution in done:
+        fitting = [_offer(trace, op, convolution, algorithm) for algorithm in table if algorithm.fits(convolution)]
         if not fitting:
-            raise ValueError(f"{_told(trace, op)}: the table has no algorithm for {c}")
+            raise ValueError(f"{_told(trace, op)}: the table has no algorithm for {convolution}")
         by_each.append(_best(fitting))
     together = _best([_one_after_the_other(chosen) for chosen in product(*by_each)])
     fastest = together[0].time
     return tuple(replace(offer, time=offer.time / fastest if fastest else 1.0) for offer in together)
 
 
-def _offer(trace: Trace, op: int, c: Convolution, algorithm: Algorithm) -> Offer:
+def _offer(trace: Trace, op: int, convolution: Convolution, algorithm: Algorithm) -> Offer:
     """What an algorithm says of a convolution; a table may be anybody's."""
     name = f"{_told(trace, op)}: {algorithm.name}"
-    offer = Offer(algorithm.name, algorithm.time(c), algorithm.workspace(c))
+    offer = Offer(algorithm.name, algorithm.time(convolution), algorithm.workspace(convolution))
     expect(name, "time", offer.time, "float")
     expect(name, "workspace", offer.workspace, "int")
     if not 0 <= offer.time < math.inf:
-        raise ValueError(f"{name}: time: {offer.time} of {c} is not finite and >= 0")
+        raise ValueError(f"{name}: time: {offer.time} of {convolution} is not finite and >= 0")
     if not 0 <= offer.workspace < MAX_BYTES:
-        raise ValueError(f"{name}: workspace: {offer.workspace} bytes of {c} are not in [0, 2**62)")
+        raise ValueError(f"{name}: workspace: {offer.workspace} bytes of {convolution} are not in [0, 2**62)")
     return offer
 
 
@@ -153,14 +153,16 @@ def add(trace: Trace, table: Sequence[Algorithm] = TABLE, *, rule: str | int = F
     --------
     >>> from gpumem import bundled
     >>> trace = bundled("vgg16")
-    >>> [add(trace, rule=rule).peak_load for rule in ("none", 2**20, "fastest")]
+    >>> [add(trace, rule=rule).peak_live_bytes for rule in ("none", 2**20, "fastest")]
     [484472336, 484472336, 536966672]
     """
     _check_rule(rule)
     if rule == NONE:
         return trace
     taken = {op: _chosen(trace, op, done, table, rule) for op, done in convolutions(trace).items() if done}
-    own = set(trace.ops.writes.rows()[[trace.buffers.kind[j] == WORKSPACE for j in trace.ops.writes.idx]].tolist())
+    own = set(
+        trace.ops.writes.rows()[[trace.buffers.kind[buffer] == WORKSPACE for buffer in trace.ops.writes.idx]].tolist()
+    )
     taken = {op: offer for op, offer in taken.items() if op not in own and (offer.workspace or offer.time != 1)}
     return _with(trace, taken) if taken else trace
 
@@ -185,10 +187,10 @@ def _chosen(trace: Trace, op: int, done: Sequence[Convolution], table: Sequence[
 
 
 def _with(trace: Trace, taken: dict[int, Offer]) -> Trace:
-    b, ops = trace.buffers, trace.ops
-    old, at = len(b), np.array([*taken], np.int64)
+    old_buffers, ops = trace.buffers, trace.ops
+    old, at = len(old_buffers), np.array([*taken], np.int64)
     size, name = [offer.workspace for offer in taken.values()], [offer.name for offer in taken.values()]
-    buffers = b.extended(size, at, at + 1, kind=WORKSPACE, name=name)
+    buffers = old_buffers.extended(size, at, at + 1, kind=WORKSPACE, name=name)
     slower = np.ones(len(ops))
     slower[at] = [offer.time for offer in taken.values()]
     duration = np.where(ops.duration == UNKNOWN, UNKNOWN, np.rint(ops.duration * slower).astype(np.int64))

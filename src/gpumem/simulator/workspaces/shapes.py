@@ -133,14 +133,16 @@ def convolutions(trace: Trace) -> dict[int, tuple[Convolution, ...]]:
 
 
 def _check_shapes(trace: Trace, op: int) -> None:
-    b, ops = trace.buffers, trace.ops
-    for j in (*ops.reads[op].tolist(), *ops.writes[op].tolist()):
-        if b.kind[j] != WORKSPACE and (b.shape is None or b.shape[j] is None):
-            raise ValueError(f"op {op} {ops.name[op]!r}: buffer {j} has no shape, and a workspace depends on shapes")
+    buffers, ops = trace.buffers, trace.ops
+    for buffer in (*ops.reads[op].tolist(), *ops.writes[op].tolist()):
+        if buffers.kind[buffer] != WORKSPACE and (buffers.shape is None or buffers.shape[buffer] is None):
+            raise ValueError(
+                f"op {op} {ops.name[op]!r}: buffer {buffer} has no shape, and a workspace depends on shapes"
+            )
 
 
 def _written(trace: Trace, op: int) -> list[int]:
-    return [j for j in trace.ops.writes[op].tolist() if trace.buffers.kind[j] != WORKSPACE]
+    return [buffer for buffer in trace.ops.writes[op].tolist() if trace.buffers.kind[buffer] != WORKSPACE]
 
 
 def _attributes(trace: Trace, op: int, weights: int) -> Attributes:
@@ -160,21 +162,21 @@ def _several(value: Any) -> Sequence[Any]:
 
 
 def _truths(value: Any) -> bool:
-    return all(type(v) is bool for v in _several(value))
+    return all(type(item) is bool for item in _several(value))
 
 
 def _numbers(value: Any, least: int, rank: int) -> bool:
     numbers = _several(value)
-    return len(numbers) in (1, rank) and all(type(v) is int and v >= least for v in numbers)
+    return len(numbers) in (1, rank) and all(type(number) is int and number >= least for number in numbers)
 
 
 def _forward(trace: Trace, op: int, known: dict[tuple[int, int], Convolution | None]) -> tuple[Convolution, ...]:
     reads, writes = trace.ops.reads[op].tolist(), _written(trace, op)
     if len(reads) < 2 or not writes:
         return ()
-    x, w = reads[:2]
-    known[x, w] = c = _read(trace, x, w, writes[0], _attributes(trace, op, w))
-    return () if c is None else (c,)
+    image, weights = reads[:2]
+    known[image, weights] = convolution = _read(trace, image, weights, writes[0], given=_attributes(trace, op, weights))
+    return () if convolution is None else (convolution,)
 
 
 def _backward(trace: Trace, op: int, known: dict[tuple[int, int], Convolution | None]) -> tuple[Convolution, ...]:
@@ -182,14 +184,17 @@ def _backward(trace: Trace, op: int, known: dict[tuple[int, int], Convolution | 
     reads, writes = trace.ops.reads[op].tolist(), _written(trace, op)
     if len(reads) < 3:
         return ()
-    y, x, w = reads[:3]
-    given = _attributes(trace, op, w)
-    c = known.get((x, w)) or _read(trace, x, w, y, given)
-    if c is None:
+    gradient, image, weights = reads[:3]
+    given = _attributes(trace, op, weights)
+    convolution = known.get((image, weights)) or _read(trace, image, weights, gradient, given=given)
+    if convolution is None:
         return ()
     shapes = trace.buffers.shape or ()
-    made = _gradients([shapes[j] or () for j in writes], shapes[w] or (), given)
-    return tuple(replace(c, direction=OTHER_WAY[way] if c.direction == INPUT_GRADIENT else way) for way in made)
+    made = _gradients([shapes[buffer] or () for buffer in writes], shapes[weights] or (), given)
+    return tuple(
+        replace(convolution, direction=OTHER_WAY[way] if convolution.direction == INPUT_GRADIENT else way)
+        for way in made
+    )
 
 
 def _gradients(written: Sequence[Shape], weights: Shape, given: Attributes) -> list[str]:
@@ -205,10 +210,10 @@ def _gradients(written: Sequence[Shape], weights: Shape, given: Attributes) -> l
     return [*([INPUT_GRADIENT] if any(len(shape) > 1 for shape in rest) else []), *made]
 
 
-def _read(trace: Trace, j: int, weights: int, i: int, given: Attributes) -> Convolution | None:
-    """The forward convolution by image `j`, filter and output `i`; None where their shapes do not go together."""
-    b = trace.buffers
-    x, w, y = ((b.shape and b.shape[k]) or () for k in (j, weights, i))
+def _read(trace: Trace, source: int, weights: int, target: int, *, given: Attributes) -> Convolution | None:
+    """The forward convolution of `source` to `target`; None where their shapes and the filter's do not go together."""
+    buffers = trace.buffers
+    x, w, y = ((buffers.shape and buffers.shape[k]) or () for k in (source, weights, target))
     if len(w) < 3 or not all(min(shape, default=0) > 0 for shape in (x, w, y)):
         return None
     outputs, each, *extent = w
@@ -217,36 +222,42 @@ def _read(trace: Trace, j: int, weights: int, i: int, given: Attributes) -> Conv
     fits = len(image) == len(w) and image[1] % each == 0 and outputs % (image[1] // each) == 0
     groups = _each(given.get("groups", image[1] // each if fits else 1), 1)[0]
     inputs, rank = groups * each, len(extent)
-    batch = [s[0] for s, channels in ((image, inputs), (output, outputs)) if len(s) == len(w) and s[1] == channels]
+    batch = [
+        view[0]
+        for view, channels in ((image, inputs), (output, outputs))
+        if len(view) == len(w) and view[1] == channels
+    ]
     spaces = _spaces((image, inputs), (output, outputs), batch[0], rank) if batch else None
     if spaces is None:
         return None
     dilation = _each(given.get("dilation", 1), rank)
     stride, padding = zip(*(_fitted(*dims) for dims in zip(*spaces, extent, dilation)))
     stride, padding = (_each(given.get(key, it), rank) for key, it in (("stride", stride), ("padding", padding)))
-    itemsize = BYTES.get(b.dtype[weights] if b.dtype else "") or max(1, int(b.size[weights]) // math.prod(w))
+    itemsize = BYTES.get(buffers.dtype[weights] if buffers.dtype else "") or max(
+        1, int(buffers.size[weights]) // math.prod(w)
+    )
     way = INPUT_GRADIENT if transposed else FORWARD
     shape = (batch[0], inputs, outputs, *spaces, tuple(extent), stride, padding, dilation, groups, itemsize)
     return Convolution(way, *shape)
 
 
-def _transposed(x: Shape, w: Shape, y: Shape) -> bool:
-    """Whether channels say that `x` is what the filter's first dimension belongs to."""
+def _transposed(image_shape: Shape, weights: Shape, output_shape: Shape) -> bool:
+    """Whether channels say that `image_shape` is what the filter's first dimension belongs to."""
 
     def fits(image: Shape, output: Shape) -> bool:
-        return len(image) == len(w) == len(output) and image[1] % w[1] == 0 and output[1] == w[0]
+        return len(image) == len(weights) == len(output) and image[1] % weights[1] == 0 and output[1] == weights[0]
 
-    larger = [after > before for before, after in zip(x[2:], y[2:])]
-    twice = [after >= 2 * before for before, after in zip(x[2:], y[2:])]
-    return fits(y, x) and all(twice if fits(x, y) else larger)
+    larger = [after > before for before, after in zip(image_shape[2:], output_shape[2:])]
+    twice = [after >= 2 * before for before, after in zip(image_shape[2:], output_shape[2:])]
+    return fits(output_shape, image_shape) and all(twice if fits(image_shape, output_shape) else larger)
 
 
 def _spaces(image: tuple[Shape, int], output: tuple[Shape, int], batch: int, rank: int) -> tuple[Shape, Shape] | None:
     """The extents of image and output in space; what one view does not say, the other and the sizes do."""
     found = [_space(shape, channels, batch, rank) for shape, channels in (image, output)]
-    for k, (shape, channels) in enumerate((image, output)):
-        if found[k] is None and (like := found[1 - k]) is not None:
-            found[k] = _alike(math.prod(shape), batch * channels, like)
+    for view, (shape, channels) in enumerate((image, output)):
+        if found[view] is None and (like := found[1 - view]) is not None:
+            found[view] = _alike(math.prod(shape), batch * channels, like)
     return None if found[0] is None or found[1] is None else (found[0], found[1])
 
 
@@ -264,7 +275,7 @@ def _space(shape: Shape, channels: int, batch: int, rank: int) -> Shape | None:
 def _alike(elements: int, planes: int, like: Shape) -> Shape | None:
     """The extent of so many planes of so many elements, in the proportions of another."""
     scale = (elements / planes / math.prod(like)) ** (1 / len(like))
-    space = tuple(max(1, round(d * scale)) for d in like)
+    space = tuple(max(1, round(extent * scale)) for extent in like)
     return space if math.prod(space) * planes == elements else None
 
 

@@ -66,19 +66,19 @@ class Tiling:
     numbers: int
     flops: int
 
-    def spectra(self, c: Convolution) -> tuple[int, int, int]:
+    def spectra(self, convolution: Convolution) -> tuple[int, int, int]:
         """Bytes of the transformed images, filters and outputs."""
-        pairs = c.outputs * (c.inputs // c.groups)
-        planes = (self.tiles * c.inputs, pairs, self.tiles * c.outputs)
+        pairs = convolution.outputs * (convolution.inputs // convolution.groups)
+        planes = (self.tiles * convolution.inputs, pairs, self.tiles * convolution.outputs)
         return (
-            planes[0] * self.numbers * c.itemsize,
-            pairs * self.numbers * c.itemsize,
-            planes[2] * self.numbers * c.itemsize,
+            planes[0] * self.numbers * convolution.itemsize,
+            pairs * self.numbers * convolution.itemsize,
+            planes[2] * self.numbers * convolution.itemsize,
         )
 
-    def products(self, c: Convolution) -> int:
+    def products(self, convolution: Convolution) -> int:
         """Flops between the transforms."""
-        return self.tiles * c.outputs * (c.inputs // c.groups) * self.flops
+        return self.tiles * convolution.outputs * (convolution.inputs // convolution.groups) * self.flops
 
 
 def _pass(flops: float, *moved: int) -> float:
@@ -86,40 +86,46 @@ def _pass(flops: float, *moved: int) -> float:
     return max(flops, BALANCE * sum(moved))
 
 
-def _operands(c: Convolution) -> tuple[int, int, int]:
-    return c.image_bytes, c.filter_bytes, c.output_bytes
+def _operands(convolution: Convolution) -> tuple[int, int, int]:
+    return convolution.image_bytes, convolution.filter_bytes, convolution.output_bytes
 
 
-def _overlaps(c: Convolution) -> bool:
+def _overlaps(convolution: Convolution) -> bool:
     """Whether lowering copies anything: a 1x1 filter of stride 1 finds its matrix in the image."""
-    return max(*c.filter, *c.stride, *(pad + 1 for pad in c.padding)) > 1
+    return max(*convolution.filter, *convolution.stride, *(pad + 1 for pad in convolution.padding)) > 1
 
 
-def _lowered(c: Convolution) -> int:
+def _lowered(convolution: Convolution) -> int:
     """Bytes of the matrix that the images are lowered to."""
-    return c.batch * c.inputs * math.prod(c.filter) * math.prod(c.output) * c.itemsize
+    return (
+        convolution.batch
+        * convolution.inputs
+        * math.prod(convolution.filter)
+        * math.prod(convolution.output)
+        * convolution.itemsize
+    )
 
 
-def _by_lowering(c: Convolution) -> float:
-    image, weights, output = _operands(c)
-    matrix = _lowered(c)
-    return _pass(0, image, matrix) + _pass(2 * c.products, matrix, weights, output)
+def _by_lowering(convolution: Convolution) -> float:
+    image, weights, output = _operands(convolution)
+    matrix = _lowered(convolution)
+    return _pass(0, image, matrix) + _pass(2 * convolution.products, matrix, weights, output)
 
 
-def _plane(c: Convolution) -> bool:
+def _plane(convolution: Convolution) -> bool:
     """Whether it is 2-d, of stride 1 and not dilated, as all transforms need it."""
-    return len(c.filter) == 2 and set(c.stride) == {1} == set(c.dilation)
+    return len(convolution.filter) == 2 and set(convolution.stride) == {1} == set(convolution.dilation)
 
 
-def _tiles(c: Convolution, step: Shape) -> int:
+def _tiles(convolution: Convolution, step: Shape) -> int:
     """How many tiles of `step` outputs a batch has; the input gradient's outputs are the images."""
-    space = c.image if c.direction == INPUT_GRADIENT else c.output
-    return c.batch * math.prod(-(-extent // s) for extent, s in zip(space, step))
+    space = convolution.image if convolution.direction == INPUT_GRADIENT else convolution.output
+    return convolution.batch * math.prod(-(-extent // outputs) for extent, outputs in zip(space, step))
 
 
-def _winograd(c: Convolution, outputs: int) -> Tiling:
-    tile = math.prod(outputs + r - 1 for r in c.filter)
-    return Tiling(_tiles(c, (outputs,) * len(c.filter)), tile, 2 * tile)
+def _winograd(convolution: Convolution, outputs: int) -> Tiling:
+    tile = math.prod(outputs + side - 1 for side in convolution.filter)
+    return Tiling(_tiles(convolution, (outputs,) * len(convolution.filter)), tile, 2 * tile)
 
 
 def _frequencies(sides: Sequence[int]) -> int:
@@ -127,15 +133,17 @@ def _frequencies(sides: Sequence[int]) -> int:
     return math.prod(sides[:-1]) * (sides[-1] // 2 + 1)
 
 
-def _whole(c: Convolution) -> Tiling:
+def _whole(convolution: Convolution) -> Tiling:
     """FFT of whole images, padded to powers of two; a complex product is four multiplications and as many additions."""
-    sides = [1 << (side + 2 * pad - 1).bit_length() for side, pad in zip(c.image, c.padding)]
-    return Tiling(c.batch, 2 * _frequencies(sides), 8 * _frequencies(sides))
+    sides = [1 << (side + 2 * pad - 1).bit_length() for side, pad in zip(convolution.image, convolution.padding)]
+    return Tiling(convolution.batch, 2 * _frequencies(sides), 8 * _frequencies(sides))
 
 
-def _tiled(c: Convolution) -> Tiling:
+def _tiled(convolution: Convolution) -> Tiling:
     frequencies = _frequencies((TILE, TILE))
-    return Tiling(_tiles(c, tuple(TILE - r + 1 for r in c.filter)), 2 * frequencies, 8 * frequencies)
+    return Tiling(
+        _tiles(convolution, tuple(TILE - side + 1 for side in convolution.filter)), 2 * frequencies, 8 * frequencies
+    )
 
 
 def _by_transforms(
@@ -143,58 +151,66 @@ def _by_transforms(
 ) -> Algorithm:
     """An algorithm with all three transformed operands in memory: two transforms, the products, and one back."""
 
-    def time(c: Convolution) -> float:
-        tiling = cut(c)
-        spectra = tiling.spectra(c)
-        there_and_back = sum(_pass(0, before, after) for before, after in zip(_operands(c), spectra))
-        return there_and_back + _pass(tiling.products(c), *spectra)
+    def time(convolution: Convolution) -> float:
+        tiling = cut(convolution)
+        spectra = tiling.spectra(convolution)
+        there_and_back = sum(_pass(0, before, after) for before, after in zip(_operands(convolution), spectra))
+        return there_and_back + _pass(tiling.products(convolution), *spectra)
 
-    return Algorithm(name, fits, lambda c: sum(cut(c).spectra(c)), time, source)
+    return Algorithm(
+        name, fits, workspace=lambda convolution: sum(cut(convolution).spectra(convolution)), time=time, source=source
+    )
 
 
-def _fused(c: Convolution) -> float:
+def _fused(convolution: Convolution) -> float:
     """The filter's transform, then all else in one kernel."""
-    tiling = _winograd(c, FUSED)
-    image, weights, output = _operands(c)
-    transformed = tiling.spectra(c)[1]
-    return _pass(0, weights, transformed) + _pass(tiling.products(c), image, transformed, output)
+    tiling = _winograd(convolution, FUSED)
+    image, weights, output = _operands(convolution)
+    transformed = tiling.spectra(convolution)[1]
+    return _pass(0, weights, transformed) + _pass(tiling.products(convolution), image, transformed, output)
 
 
-def _small(c: Convolution) -> bool:
-    return all(r > pad for r, pad in zip(c.filter, c.padding))
+def _small(convolution: Convolution) -> bool:
+    return all(side > pad for side, pad in zip(convolution.filter, convolution.padding))
 
 
 TABLE: tuple[Algorithm, ...] = (
     Algorithm(
         "implicit-gemm",
-        lambda c: True,
-        lambda c: 0,
-        lambda c: _pass(2 * c.products, *_operands(c)),
-        "[1] section 3; [5]: no workspace",
+        lambda convolution: True,
+        workspace=lambda convolution: 0,
+        time=lambda convolution: _pass(2 * convolution.products, *_operands(convolution)),
+        source="[1] section 3; [5]: no workspace",
     ),
-    Algorithm("gemm", _overlaps, _lowered, _by_lowering, "[1] section 3"),
+    Algorithm("gemm", _overlaps, workspace=_lowered, time=_by_lowering, source="[1] section 3"),
     Algorithm(
         "winograd",
-        lambda c: _plane(c) and c.filter == (3, 3) and c.direction != WEIGHT_GRADIENT,
-        lambda c: _winograd(c, FUSED).spectra(c)[1],
-        _fused,
-        "[2] F(2x2, 3x3), fused; [5]: 3x3, not for weight gradients",
+        lambda convolution: (
+            _plane(convolution) and convolution.filter == (3, 3) and convolution.direction != WEIGHT_GRADIENT
+        ),
+        workspace=lambda convolution: _winograd(convolution, FUSED).spectra(convolution)[1],
+        time=_fused,
+        source="[2] F(2x2, 3x3), fused; [5]: 3x3, not for weight gradients",
     ),
     _by_transforms(
         "winograd-nonfused",
-        lambda c: _plane(c) and c.filter in ((3, 3), (5, 5)),
-        lambda c: _winograd(c, UNFUSED),
+        lambda convolution: _plane(convolution) and convolution.filter in ((3, 3), (5, 5)),
+        lambda convolution: _winograd(convolution, UNFUSED),
         "[2] algorithm 1, F(4x4, rxr); [5]: 3x3 and 5x5",
     ),
     _by_transforms(
         "fft",
-        lambda c: _plane(c) and _small(c) and all(d + 2 * p <= LARGEST_FFT for d, p in zip(c.image, c.padding)),
+        lambda convolution: (
+            _plane(convolution)
+            and _small(convolution)
+            and all(side + 2 * pad <= LARGEST_FFT for side, pad in zip(convolution.image, convolution.padding))
+        ),
         _whole,
         "[3], [4]; [5]: padded images up to 256, filters larger than the padding",
     ),
     _by_transforms(
         "fft-tiling",
-        lambda c: _plane(c) and _small(c) and max(c.filter) <= TILE,
+        lambda convolution: _plane(convolution) and _small(convolution) and max(convolution.filter) <= TILE,
         _tiled,
         "[4] tiles; [5]: tiles of 32x32",
     ),

@@ -108,8 +108,8 @@ def bayes(  # noqa: PLR0913  a planner's options are its interface
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 65 // 100
-    >>> bayes(trace, machine, limit).apply(trace).peak_load <= limit
+    >>> limit = trace.peak_live_bytes * 65 // 100
+    >>> bayes(trace, machine, limit).apply(trace).peak_live_bytes <= limit
     True
 
     References
@@ -133,7 +133,7 @@ def bayes(  # noqa: PLR0913  a planner's options are its interface
         if isinstance(best, Proposal) and best.makespan <= eligible.line.makespan:
             break
     if not search.results:
-        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+        raise NotReached(trace.peak_live_bytes, limit, hint=work.LATE)
     return search.plan(limit)
 
 

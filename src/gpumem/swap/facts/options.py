@@ -69,9 +69,9 @@ def check_start(start: Plan | None, trace: Trace, machine: Machine, limit: int) 
         swapped = start.apply(trace)
     except ValueError as error:
         raise ValueError(f"start: no plan for trace {trace.name!r:.60}: {error}") from None
-    if (load := swapped.peak_load) > limit:
+    if (load := swapped.peak_live_bytes) > limit:
         raise ValueError(f"start: its load of {load} bytes is above the limit of {limit} bytes")
-    if (pinned := int(swapped.load(host=True).max())) > machine.pinned:
+    if (pinned := int(swapped.live_bytes(host=True).max())) > machine.pinned:
         raise ValueError(f"start: what it keeps on the host, {pinned} bytes, is above the budget of {machine.pinned}")
 
 

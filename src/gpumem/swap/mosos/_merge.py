@@ -101,7 +101,7 @@ def merged(trace: Trace, duration: I64, least: int, most: int, away: Sequence[in
     """
     worth = _worth(trace, least)
     worth[list(away)] = False
-    least = max(least, trace.peak_load // 1000)
+    least = max(least, trace.peak_live_bytes // 1000)
     while True:
         groups = Groups.of(trace, least, worth)
         done = _Merging.of(trace, duration, groups).run(most)
@@ -155,7 +155,7 @@ class _Merging:
                 touched[stage[x]].add(b)
             away[row.made] += trace.buffers.size[b]
             away[row.last + 1] -= trace.buffers.size[b]
-        base = np.maximum.reduceat(trace.load() - np.cumsum(away)[:-1], groups.first[:-1])
+        base = np.maximum.reduceat(trace.live_bytes() - np.cumsum(away)[:-1], groups.first[:-1])
         time = np.add.reduceat(duration, groups.first[:-1])
         others = np.setdiff1d(
             np.flatnonzero(~trace.crossing & (np.diff(accesses.ptr) > 0)), [row.buffer for row in groups.outputs]
@@ -207,7 +207,7 @@ class _Merging:
 
     def run(self, most: int) -> Groups:
         """Merge what costs next to nothing, then the cheapest; stop where all that is left costs much."""
-        slack, much = self.trace.peak_load * SLACK, self.trace.peak_load / 20
+        slack, much = self.trace.peak_live_bytes * SLACK, self.trace.peak_live_bytes / 20
         costs = [self.cost(k) for k in work.all_of(range(len(self.first) - 1))]
         for _ in work.all_of(costs.copy()):
             if min(costs) > (much if len(self.first) > most else slack):

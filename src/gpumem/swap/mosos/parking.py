@@ -39,7 +39,7 @@ def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, room: f
     """
     found = gaps(trace)
     mine = np.isin(found.buffer, outputs)
-    needs, least = without(trace.load(), found.where(mine)), trace.peak_load // TINY if room < 1 else 1
+    needs, least = without(trace.live_bytes(), found.where(mine)), trace.peak_live_bytes // TINY if room < 1 else 1
     found = found.where(~mine & (found.size >= least) & (found.before > found.after + 1))
     chosen = _largest_first(found, needs, room * limit)
     return _timed(trace, machine, found.where(chosen), needs > room * limit)
@@ -63,7 +63,7 @@ def crowded(trace: Trace, limit: int, *, room: float) -> I64:
     Beside such an op there is no memory to bring them back in time, so that some op has to wait for them.
     """
     found = gaps(trace)
-    full = without(trace.load(), found) > room * limit
+    full = without(trace.live_bytes(), found) > room * limit
     return np.unique(found.buffer[straddle(found, full)])
 
 

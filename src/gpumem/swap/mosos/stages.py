@@ -164,7 +164,7 @@ class _Builder:
             mine[j] = True
         inner = np.flatnonzero(~mine & ~b.host & ~trace.eternal & (b.start < n))
         room = around(b.start[inner], np.minimum(b.end[inner], end[stage[b.start[inner]]]), b.size[inner], n)
-        return trace.load() - away - room, room
+        return trace.live_bytes() - away - room, room
 
     def ways_of(self, t: int, load: I64) -> tuple[tuple[Variant, ...], ...]:
         """The ways to run node t that no other beats in both time and memory, the fastest first."""

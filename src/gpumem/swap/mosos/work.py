@@ -100,11 +100,11 @@ class Working(Incumbent):
     def missed(self) -> NotReached:
         """Return the lowest load of a plan, or that of the trace as it is, said to be so, and why."""
         otherwise = "a planner that may wait for copies may get lower"
-        if self.judge.lowest < self.trace.peak_load or self.judge.pinned < FAR:
+        if self.judge.lowest < self.trace.peak_live_bytes or self.judge.pinned < FAR:
             return self.judge.missed(otherwise)
         why = f"no plan got lower, that is the load of the step as it is: {self.ended}" if self.ended else ""
         hint = "; ".join(filter(None, [why, work.hint(otherwise)]))
-        return NotReached(self.trace.peak_load, self.limit, hint=hint)
+        return NotReached(self.trace.peak_live_bytes, self.limit, hint=hint)
 
     def cut(self, parked: Sequence[Swap], few: int | None = None) -> Stages:
         """Cut the trace into nodes: ops as they are where there are few."""

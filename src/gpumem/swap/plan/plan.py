@@ -36,7 +36,7 @@ class Plan(Shown):
     >>> trace = Trace(Buffers.make([8, 9], [0, 1], [3, 2]), ops)
     >>> plan = Plan((Swap(buffer=0, after=0, before=2, release=1, prefetch=2),), n=3)
     >>> swapped = plan.apply(trace)
-    >>> [op.role for op in swapped.ops], trace.peak_load, swapped.peak_load
+    >>> [op.role for op in swapped.ops], trace.peak_live_bytes, swapped.peak_live_bytes
     (['compute', 'copy_out', 'compute', 'copy_in', 'compute'], 17, 9)
     >>> Plan.from_json(plan.to_json()) == plan
     True

@@ -101,10 +101,10 @@ def schedule(  # noqa: PLR0913  a planner's options are its interface
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("rtx2080ti")
     >>> task = Task(trace, machine.durations(trace))
-    >>> both = schedule([task, task], machine, 2 * trace.peak_load * 9 // 10)
-    >>> sum(job.peak for job in both) <= 2 * trace.peak_load * 9 // 10
+    >>> both = schedule([task, task], machine, 2 * trace.peak_live_bytes * 9 // 10)
+    >>> sum(job.peak for job in both) <= 2 * trace.peak_live_bytes * 9 // 10
     True
-    >>> [job.plan.apply(trace).peak_load == job.peak for job in both]
+    >>> [job.plan.apply(trace).peak_live_bytes == job.peak for job in both]
     [True, True]
 
     References
@@ -241,8 +241,8 @@ def tensile(
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("resnet18"), Machine.named("rtx2080ti")
-    >>> limit = trace.peak_load * 8 // 10
-    >>> tensile(trace, machine, limit).apply(trace).peak_load <= limit
+    >>> limit = trace.peak_live_bytes * 8 // 10
+    >>> tensile(trace, machine, limit).apply(trace).peak_live_bytes <= limit
     True
 
     References

@@ -143,7 +143,7 @@ class Iterations:
                 return
             known = [one for one in bounds if one[0]]  # of the first it is not known what had died before it
             each = [cut_alone(recorder, one, self.name, assumptions) for one in known]
-            largest = max(each, key=lambda one: one.trace.peak_load)
+            largest = max(each, key=lambda one: one.trace.peak_live_bytes)
             why = str(error).partition(";")[0]
             note = f"{why}: of {len(each)} iterations this is the one with the highest peak; others may need more"
             self.captured = replace(largest, notes=(*largest.notes, note))

@@ -184,10 +184,10 @@ class Managed:
     def _on_iteration(self, trace: Trace) -> Planning | str | None:
         """What to do about an iteration that was recorded: plan, record it anew, or nothing, as it fits."""
         if self.memory.limit == UNLIMITED:
-            self._limited(amount(self.limit, trace.peak_load, "limit"))
-            if self.chunk is None and trace.peak_load > self.memory.limit and lists_named(trace.ops.name):
+            self._limited(amount(self.limit, trace.peak_live_bytes, "limit"))
+            if self.chunk is None and trace.peak_live_bytes > self.memory.limit and lists_named(trace.ops.name):
                 return "its optimizer's calls are split, now that the limit is known"
-        if trace.peak_load <= self.memory.limit:
+        if trace.peak_live_bytes <= self.memory.limit:
             return None
         return self.planning(trace, self.memory.limit)
 
@@ -195,7 +195,7 @@ class Managed:
     def follow(self, trace: Trace, plan: Plan) -> None:
         """Begin with a plan instead of a recording."""
         if self.memory.limit == UNLIMITED:
-            self._limited(amount(self.limit, trace.peak_load, "limit"))
+            self._limited(amount(self.limit, trace.peak_live_bytes, "limit"))
         self.mode.chunk = self.chunk  # as it was recorded
         self.loop.follow(trace, plan)
 

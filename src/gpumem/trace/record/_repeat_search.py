@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
 
-_MALLOC, _FREE = 0, 1
+_MALLOC, _FREE = 0, 1  # the lowest two bits of a signature; reads and writes are 2 and 3
 _MODULUS = 2**61 - 1  # prime: two different windows collide with probability length / modulus
 _BASE = 1_152_921_139_263_580_469  # any number: fixed, so that a run can be repeated
 
@@ -81,7 +81,7 @@ class _Search:
             self._note_distance(code >> 2)
         self._look_back()
         due = self.due.pop(self.now, ())
-        return next((p for p in sorted(set(due)) if self._is_iteration(p)), 0) if due else 0
+        return next((period for period in sorted(set(due)) if self._is_iteration(period)), 0) if due else 0
 
     def _note_distance(self, distance: int) -> None:
         while self.far and self.far_distance[-1] <= distance:
@@ -90,11 +90,13 @@ class _Search:
         self.far.append(self.now)
         self.far_distance.append(distance)
 
-    def _repeats(self, p: int, length: int) -> bool:
-        """Whether the last `length` events equal those `p` earlier, judged by their hash."""
-        h, a = self.hash, self.now
-        b, c = a - p, a - length
-        return (h[a] - h[b] - (h[c] - h[c - p]) * self.power[length]) % _MODULUS == 0
+    def _repeats(self, period: int, length: int) -> bool:
+        """Whether the last `length` events equal those `period` earlier, judged by their hash."""
+        hashes, now = self.hash, self.now
+        then, begin = now - period, now - length
+        return (
+            hashes[now] - hashes[then] - (hashes[begin] - hashes[begin - period]) * self.power[length]
+        ) % _MODULUS == 0
 
     def _look_back(self) -> None:
         """Find the periods that the latest events begin to repeat.
@@ -118,70 +120,76 @@ class _Search:
             if code[then] == last and (size == 1 or code[then - 1] == before) and self._repeats(now - then, size):
                 self._consider(now - then, size)
 
-    def _consider(self, p: int, matched: int) -> None:
-        """Note when period `p` will have lasted for `p` events, knowing that it has for `matched`."""
-        since = self.since.get(p)
-        if since is not None and self._repeats(p, self.now - since):
+    def _consider(self, period: int, matched: int) -> None:
+        """Note when period `period` will have lasted for `period` events, knowing that it has for `matched`."""
+        since = self.since.get(period)
+        if since is not None and self._repeats(period, self.now - since):
             return  # noted when it began
-        low, high, step = matched, self.now - p, matched
+        low, high, step = matched, self.now - period, matched
         while low < high:  # gallop, then halve: most repetitions are short
             middle = min(low + step, high) if step else (low + high + 1) // 2
-            if self._repeats(p, middle):
+            if self._repeats(period, middle):
                 low, step = middle, 2 * step
             else:
                 high, step = middle - 1, 0
-        self.since[p] = self.now - low
-        self._look_at(p, max(self.now, self.now - low + p))
+        self.since[period] = self.now - low
+        self._look_at(period, max(self.now, self.now - low + period))
 
-    def _look_at(self, p: int, row: int) -> None:
-        self.due.setdefault(row, []).append(p)
+    def _look_at(self, period: int, row: int) -> None:
+        self.due.setdefault(row, []).append(period)
 
-    def _is_iteration(self, p: int) -> bool:
+    def _is_iteration(self, period: int) -> bool:
         """Whether the last `2 p` events meet all conditions; where time may change that, look again."""
-        now, since = self.now, self.since[p]
-        if not self._repeats(p, p) or not self._is_closed(p) or self._is_multiple(p):
+        now, since = self.now, self.since[period]
+        if not self._repeats(period, period) or not self._is_closed(period) or self._is_multiple(period):
             return False
-        if odd := self._odd_row(p):
-            self._look_at(p, odd + p)  # the second half is past it then
+        if odd := self._odd_row(period):
+            self._look_at(period, odd + period)  # the second half is past it then
             return False
-        self.loops.add(p)
-        if p < self.min_length:
+        self.loops.add(period)
+        if period < self.min_length:
             return False
-        if now < 2 * (since - p):
-            self._look_at(p, 2 * (since - p))
+        if now < 2 * (since - period):
+            self._look_at(period, 2 * (since - period))
             return False
-        return self.code[now - 2 * p + 1 : now - p + 1] == self.code[now - p + 1 :]
+        return self.code[now - 2 * period + 1 : now - period + 1] == self.code[now - period + 1 :]
 
-    def _is_closed(self, p: int) -> bool:
-        """Conditions 1 and 2, for the last `p` events."""
-        oldest = bisect_left(self.far, self.now - p + 1)
+    def _is_closed(self, period: int) -> bool:
+        """Conditions 1 and 2, for the last `period` events."""
+        oldest = bisect_left(self.far, self.now - period + 1)
         farthest = self.far_distance[oldest] if oldest < len(self.far) else 0
-        return farthest <= p and self.lives[self.now] == self.lives[self.now - p]
+        return farthest <= period and self.lives[self.now] == self.lives[self.now - period]
 
-    def _odd_row(self, p: int) -> int:
-        """The last row that breaks condition 3, or 0: its twin `p` before acts on another block."""
+    def _odd_row(self, period: int) -> int:
+        """The last row that breaks condition 3, or 0: its twin `period` before acts on another block."""
         now, born = self.now, self.born
-        start = now - 2 * p
-        for row in range(now, now - p, -1):
-            one, other = born[row - p], born[row]
-            if other != (one if other <= start else one + p):
+        start = now - 2 * period
+        for row in range(now, now - period, -1):
+            one, other = born[row - period], born[row]
+            if other != (one if other <= start else one + period):
                 return row
         return 0
 
-    def _is_multiple(self, p: int) -> bool:
+    def _is_multiple(self, period: int) -> bool:
         """Whether the last `2 p` events repeat a loop that meets conditions 1 to 3."""
         return any(
-            p % d == 0 and d < p and self._repeats(d, 2 * p - d) and self._is_closed(d) and not self._odd_row(d)
-            for d in self.loops
+            period % divisor == 0
+            and divisor < period
+            and self._repeats(divisor, 2 * period - divisor)
+            and self._is_closed(divisor)
+            and not self._odd_row(divisor)
+            for divisor in self.loops
         )
 
-    def describe(self, p: int, live: list[int]) -> Period:
+    def describe(self, period: int, live: list[int]) -> Period:
         """Return the last `2 p` events as a period; `live` are the events that made the live blocks."""
         now, block, born = self.now, self.block, self.born
-        middle = now - p
+        middle = now - period
         pairs = {made + 1: (block[made + 1],) * 2 for made in live if made < middle}
         for row in range(middle + 1, now + 1):
             if self.code[row] & 3 == _FREE and born[row] <= middle:
-                pairs[born[row]] = (block[row], block[born[row] + p])
+                pairs[born[row]] = (block[row], block[born[row] + period])
         crossing = [pairs[made] for made in sorted(pairs)]
-        return Period(now - 2 * p, p, tuple(a for a, _ in crossing), tuple(b for _, b in crossing))
+        return Period(
+            now - 2 * period, period, tuple(first for first, _ in crossing), tuple(second for _, second in crossing)
+        )

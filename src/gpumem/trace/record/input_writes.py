@@ -76,10 +76,10 @@ def pattern(records: Sequence[Hashable], writes: Sequence[int]) -> Pattern | Non
     if len(at) and (min(at[0], len(records) - 1 - at[-1]) < 0 or (np.diff(at) <= 0).any()):
         raise ValueError(f"writes: {list(writes)!r:.60} are no ascending indices of {len(records)} records")
     stream, inputs = PatternStream(), {*at.tolist()}
-    for c, record in enumerate(records):
-        if c in inputs and (found := stream.at_write()) is not None:
+    for number, record in enumerate(records):
+        if number in inputs and (found := stream.at_write()) is not None:
             return found
-        stream.push(record, c in inputs)
+        stream.push(record, number in inputs)
     return None
 
 
@@ -110,11 +110,11 @@ class PatternStream:
         if not self._writes:
             return None
         code, at = np.frombuffer(self._code, np.int64), np.frombuffer(self._writes, np.int64)
-        c = len(code)
-        at = at[(c - at) % 2 == 0]
-        half = (c + at) // 2
+        number = len(code)
+        at = at[(number - at) % 2 == 0]
+        half = (number + at) // 2
         alike = (code[at] == code[half]) & (code[half - 1] == code[-1])
-        for i, middle in zip(at[alike].tolist(), half[alike].tolist()):
-            if np.array_equal(code[i:middle], code[middle:]):
-                return Pattern(i, middle - i)
+        for earlier, middle in zip(at[alike].tolist(), half[alike].tolist()):
+            if np.array_equal(code[earlier:middle], code[middle:]):
+                return Pattern(earlier, middle - earlier)
         return None

@@ -148,8 +148,8 @@ class Detector:
         """
         code, born = self._enter(event)
         self._count += 1
-        if self._search is not None and (p := self._search.push(code, event[1], born, len(self._live))):
-            self.period = self._search.describe(p, [made for made, _ in self._live.values()])
+        if self._search is not None and (length := self._search.push(code, event[1], born, len(self._live))):
+            self.period = self._search.describe(length, [made for made, _ in self._live.values()])
             self._search = None  # and the record with it
         return self.period
 
@@ -158,25 +158,25 @@ class Detector:
         if not isinstance(event, tuple) or len(event) != 3:
             raise ValueError(f"event {self._count}: {event!r:.60} is no BlockEvent(kind, block, size)")
         name, block, size = event
-        i, kind, known = self._count, _KINDS.get(name), self._live.get(block)
+        number, kind, known = self._count, _KINDS.get(name), self._live.get(block)
         if kind is None:
-            raise ValueError(f"event {i}: kind {name!r} is not one of {', '.join(_KINDS)}")
+            raise ValueError(f"event {number}: kind {name!r} is not one of {', '.join(_KINDS)}")
         if kind == _MALLOC:
             if known is not None:
-                raise ValueError(f"event {i}: malloc of block {block}, which is live since event {known[0]}")
+                raise ValueError(f"event {number}: malloc of block {block}, which is live since event {known[0]}")
             if size < 0:
-                raise ValueError(f"event {i}: malloc of block {block} of {size} bytes")
+                raise ValueError(f"event {number}: malloc of block {block} of {size} bytes")
             code = 4 * index(size) + _MALLOC  # a Python integer, whatever came in: products do not wrap
-            self._live[block] = (i, i)
-            return code, i
+            self._live[block] = (number, number)
+            return code, number
         if known is None:
-            raise ValueError(f"event {i}: {name} of block {block}, which is not live")
+            raise ValueError(f"event {number}: {name} of block {block}, which is not live")
         born, latest = known
         if kind == _FREE:
             del self._live[block]
-            return 4 * (i - born) + _FREE, born
-        self._live[block] = (born, i)
-        return 4 * (i - latest) + kind, born
+            return 4 * (number - born) + _FREE, born
+        self._live[block] = (born, number)
+        return 4 * (number - latest) + kind, born
 
 
 @strict

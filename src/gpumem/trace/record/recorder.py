@@ -14,8 +14,8 @@ from gpumem.base.arguments import finite, strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.trace.buffers import Shape
-from gpumem.trace.columns import MAX_BYTES, UNKNOWN, dimensions, numbered, told
-from gpumem.trace.kinds import told_statistics
+from gpumem.trace.columns import MAX_BYTES, UNKNOWN, dimensions, numbered, optional_column
+from gpumem.trace.kinds import recorded_statistics
 from gpumem.trace.ops import THE_HOST, Ops
 from gpumem.trace.record.recording import BEFORE, NEVER, Recording
 from gpumem.trace.trace import Trace
@@ -88,7 +88,7 @@ class Recorder(Shown):
         if not 0 <= index(size) < MAX_BYTES:
             raise ValueError(f"malloc: size {size} is not in [0, 2**62)")
         dims = None if shape is None else dimensions(shape, "malloc: shape")
-        self._blocks.append(_Block(index(size), len(self._ops), NEVER, kind, dims, dtype))
+        self._blocks.append(_Block(index(size), len(self._ops), free=NEVER, kind=kind, shape=dims, dtype=dtype))
         self._events.append(("malloc", len(self._blocks) - 1, size))
         return len(self._blocks) - 1
 
@@ -100,7 +100,7 @@ class Recorder(Shown):
         self._events.append(("free", block, mine.size))
 
     @strict
-    def exec(
+    def exec(  # noqa: PLR0913  a column each, by keyword
         self,
         op: str,
         reads: Sequence[int] = (),
@@ -140,8 +140,8 @@ class Recorder(Shown):
     def append(self, op: Exec) -> None:
         """Record an op that is right, as `exec` sees to."""
         self._begins.append(len(self._events))
-        self._events += [("read", b, self._blocks[b].size) for b in op.reads]
-        self._events += [("write", b, self._blocks[b].size) for b in op.writes]
+        self._events += [("read", block, self._blocks[block].size) for block in op.reads]
+        self._events += [("write", block, self._blocks[block].size) for block in op.writes]
         self._ops.append(op)
 
     def _live(self, block: int, where: str) -> _Block:
@@ -187,7 +187,10 @@ class Recorder(Shown):
         """Return what was recorded. Blocks made before the first op and never freed were always there."""
         given: dict[str, Any] = {column: [getattr(op, column) for op in self._ops] for column in Exec._fields}
         given |= numbered(given["stream"], "stream", "compute") | numbered(given["host"], "host", THE_HOST)
-        given |= {"attributes": told(given["attributes"], None), "module": told(given["module"], "")}
+        given |= {
+            "attributes": optional_column(given["attributes"], None),
+            "module": optional_column(given["module"], ""),
+        }
         statistics, kind = given.pop("statistics"), tuple(block.kind for block in self._blocks)
         ops = Ops.make(**given)
         free = np.array([block.free for block in self._blocks], np.int64)
@@ -197,11 +200,11 @@ class Recorder(Shown):
             np.array([block.size for block in self._blocks], np.int64),
             alloc,
             free,
-            kind,
-            ("",) * len(kind),
-            replace(ops, statistics=told_statistics(statistics, kind, ops)),
-            shape=told((block.shape for block in self._blocks), None),
-            dtype=told((block.dtype for block in self._blocks), ""),
+            kind=kind,
+            name=("",) * len(kind),
+            ops=replace(ops, statistics=recorded_statistics(statistics, kind, ops)),
+            shape=optional_column((block.shape for block in self._blocks), None),
+            dtype=optional_column((block.dtype for block in self._blocks), ""),
         )
 
     @strict

@@ -50,13 +50,15 @@ class Recording(Shown):
     def __post_init__(self) -> None:
         for verb, rows in (("reads", self.ops.reads), ("writes", self.ops.writes)):
             op, block = rows.rows(), rows.idx
-            if (k := first((block < 0) | (block >= len(self.size)))) >= 0:
-                raise ValueError(f"op {op[k]}: {verb} buffer {block[k]}, but there are {len(self.size)} buffers")
+            if (column := first((block < 0) | (block >= len(self.size)))) >= 0:
+                raise ValueError(
+                    f"op {op[column]}: {verb} buffer {block[column]}, but there are {len(self.size)} buffers"
+                )
             begin, end = self.alloc[block], self.free[block]
-            if (k := first((op < begin) | (op > end))) >= 0:
-                when = "before it is allocated" if op[k] < begin[k] else "after it is freed"
-                lives = f"[{begin[k]}, {end[k]}]"
-                raise ValueError(f"op {op[k]}: {verb} buffer {block[k]} {when}: it lives during ops {lives}")
+            if (column := first((op < begin) | (op > end))) >= 0:
+                when = "before it is allocated" if op[column] < begin[column] else "after it is freed"
+                lives = f"[{begin[column]}, {end[column]}]"
+                raise ValueError(f"op {op[column]}: {verb} buffer {block[column]} {when}: it lives during ops {lives}")
 
     def _facts(self) -> Facts:
         return {"ops": len(self.ops), "blocks": len(self.size), "bytes of all": human(int(self.size.sum()))}
@@ -85,11 +87,11 @@ class Recording(Shown):
             self.size[keep],
             np.where(alloc < 0, BEFORE, alloc),
             np.where(free >= hi, NEVER, free - lo),
-            tuple(self.kind[j] for j in keep),
-            tuple(self.name[j] for j in keep),
-            self._taken(lo, hi, new_id),
-            shape=None if self.shape is None else tuple(self.shape[j] for j in keep),
-            dtype=None if self.dtype is None else tuple(self.dtype[j] for j in keep),
+            kind=tuple(self.kind[buffer] for buffer in keep),
+            name=tuple(self.name[buffer] for buffer in keep),
+            ops=self._taken(lo, hi, new_id),
+            shape=None if self.shape is None else tuple(self.shape[buffer] for buffer in keep),
+            dtype=None if self.dtype is None else tuple(self.dtype[buffer] for buffer in keep),
         )
 
     @strict
@@ -122,11 +124,11 @@ class Recording(Shown):
         for old, new in twin.items():
             end[new] = n + self.free[old] + 1 - lo
         keep = np.flatnonzero(through | inside)
-        if (k := first(end[keep] - start[keep] > n)) >= 0:
-            j = keep[k]
-            fate = "is never freed" if end[j] == NEVER - lo else f"lives {end[j] - start[j]} ops"
+        if (entry := first(end[keep] - start[keep] > n)) >= 0:
+            buffer = keep[entry]
+            fate = "is never freed" if end[buffer] == NEVER - lo else f"lives {end[buffer] - start[buffer]} ops"
             raise ValueError(
-                f"buffer {j}: made at op {self.alloc[j]}, {fate}; in a steady iteration of {n} ops "
+                f"buffer {buffer}: made at op {self.alloc[buffer]}, {fate}; in a steady iteration of {n} ops "
                 f"([{lo}, {hi})) it would live {n} at most"
             )
         buffers = Buffers.make(
@@ -134,33 +136,33 @@ class Recording(Shown):
             start[keep],
             end[keep],
             persistent=through[keep],
-            kind=[self.kind[j] for j in keep],
+            kind=[self.kind[buffer] for buffer in keep],
             of=keep,
-            name=[self.name[j] for j in keep],
-            shape=None if self.shape is None else [self.shape[j] for j in keep],
-            dtype=None if self.dtype is None else [self.dtype[j] for j in keep],
+            name=[self.name[buffer] for buffer in keep],
+            shape=None if self.shape is None else [self.shape[buffer] for buffer in keep],
+            dtype=None if self.dtype is None else [self.dtype[buffer] for buffer in keep],
         )
         return Trace(buffers, self._ops(lo, hi, keep, twin), name=name)
 
     def _twins(self, lo: int, n: int, old: Bool, new: Bool) -> dict[int, int]:
         """Match each block that ends in this iteration, or right before it, to its successor."""
         made: dict[tuple[int, int], list[int]] = {}
-        for j in np.flatnonzero(new).tolist():
-            made.setdefault((int(self.alloc[j]), int(self.size[j])), []).append(j)
+        for buffer in np.flatnonzero(new).tolist():
+            made.setdefault((int(self.alloc[buffer]), int(self.size[buffer])), []).append(buffer)
         twin = {}
-        for j in np.flatnonzero(old).tolist():
-            at = int(self.alloc[j])
-            partners = made.get((at + n, int(self.size[j])), []) if at != BEFORE else []
-            fits = [k for end in (self.free[j] + n, NEVER) for k in partners if self.free[k] == end]
-            if not fits and self.free[j] < lo:
+        for buffer in np.flatnonzero(old).tolist():
+            at = int(self.alloc[buffer])
+            partners = made.get((at + n, int(self.size[buffer])), []) if at != BEFORE else []
+            fits = [entry for end in (self.free[buffer] + n, NEVER) for entry in partners if self.free[entry] == end]
+            if not fits and self.free[buffer] < lo:
                 continue  # gone before this iteration
             if not fits:
                 origin = "made before the recording" if at == BEFORE else f"made at op {at}"
                 raise ValueError(
-                    f"buffer {j} ({self.size[j]} bytes), {origin}: freed at op {self.free[j]} in the iteration "
-                    f"[{lo}, {lo + n}), which makes no buffer like it: not a steady iteration"
+                    f"buffer {buffer} ({self.size[buffer]} bytes), {origin}: freed at op {self.free[buffer]} "
+                    f"in the iteration [{lo}, {lo + n}), which makes no buffer like it: not a steady iteration"
                 )
-            twin[j] = fits[0]
+            twin[buffer] = fits[0]
             partners.remove(fits[0])
         return twin
 
