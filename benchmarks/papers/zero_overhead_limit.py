@@ -34,7 +34,7 @@ class ZeroOverheadLimit(Shown):
     ----------
     trace, machine, planner : str
         Names.
-    peak_load : int
+    peak_live_bytes : int
         Of the trace without a plan.
     limit : int
         The lowest limit that was tried and cost at most `free`.
@@ -53,7 +53,7 @@ class ZeroOverheadLimit(Shown):
     trace: str
     machine: str
     planner: str
-    peak_load: int
+    peak_live_bytes: int
     limit: int
     unbroken: int
     overhead: float
@@ -62,7 +62,7 @@ class ZeroOverheadLimit(Shown):
     bound: int | None = None
 
     def _facts(self) -> Facts:
-        part = self.limit / self.peak_load if self.peak_load else 0.0
+        part = self.limit / self.peak_live_bytes if self.peak_live_bytes else 0.0
         facts = {
             "": f"{self.planner} on {self.trace}",
             "limit": f"{human(self.limit)} ({percent(part)} of the peak load)",
@@ -75,16 +75,16 @@ class ZeroOverheadLimit(Shown):
     @property
     def reduction(self) -> float:
         """What is saved, as a fraction of the peak load."""
-        return 1 - self.limit / self.peak_load if self.peak_load else 0.0
+        return 1 - self.limit / self.peak_live_bytes if self.peak_live_bytes else 0.0
 
     @property
     def achieved(self) -> float | None:
         """What is saved, as a fraction of what the bound leaves room for; None without a bound, or without room."""
-        return achieved(self.limit, self.bound, self.peak_load)
+        return achieved(self.limit, self.bound, self.peak_live_bytes)
 
     def row(self) -> dict[str, Any]:
         """Return all figures but the plan: bytes, fractions, seconds."""
-        fields = ("trace", "machine", "planner", "peak_load", "limit", "unbroken", "overhead", "bound", "seconds")
+        fields = ("trace", "machine", "planner", "peak_live_bytes", "limit", "unbroken", "overhead", "bound", "seconds")
         row = {name: getattr(self, name) for name in fields}
         return row | {"reduction": self.reduction, "achieved": self.achieved}
 
@@ -131,7 +131,7 @@ def overhead_at(trace: Trace, machine: Machine, planner: Planner, limit: int) ->
     >>> from gpumem.io import bundled
     >>> from gpumem.swap import autoswap
     >>> trace = bundled("vgg16")
-    >>> overhead_at(trace, Machine.named("gtx1080ti"), autoswap, trace.peak_load * 7 // 10)
+    >>> overhead_at(trace, Machine.named("gtx1080ti"), autoswap, trace.peak_live_bytes * 7 // 10)
     0.0
     """
     found = _attempt(trace, machine, planner, limit, simulate(trace, machine))
@@ -195,7 +195,7 @@ def lowest_limit(
     ('autoswap', 0.3, True)
     """
     _check(free, step, patience)
-    begin, base, peak = now(), simulate(trace, machine), trace.peak_load
+    begin, base, peak = now(), simulate(trace, machine), trace.peak_live_bytes
     nothing = Plan.of(trace)
     best = peak, _judged(trace, machine, nothing, peak, base), nothing
     unbroken, misses, broken = peak, 0, False
@@ -255,7 +255,7 @@ def lowest_limit_of(
     >>> from gpumem.io import bundled
     >>> from gpumem.swap import autoswap
     >>> def seventy(trace, machine):
-    ...     limit = trace.peak_load * 7 // 10
+    ...     limit = trace.peak_live_bytes * 7 // 10
     ...     return autoswap(trace, machine, limit), limit
     >>> round(lowest_limit_of(bundled("vgg16"), Machine.named("gtx1080ti"), seventy).reduction, 3)
     0.3
@@ -264,7 +264,7 @@ def lowest_limit_of(
     plan, limit = lowest(trace, machine)
     seconds = now() - begin
     cost = _judged(trace, machine, plan, limit, simulate(trace, machine))
-    name, peak = name or name_of(lowest), trace.peak_load
+    name, peak = name or name_of(lowest), trace.peak_live_bytes
     return ZeroOverheadLimit(trace.name, machine.name, name, peak, limit, limit, cost, plan, seconds, bound)
 
 
@@ -274,10 +274,10 @@ def table(limits: Iterable[ZeroOverheadLimit]) -> str:
     head = ["trace", "planner", "peak MiB", "limit MiB", "limit", "all above", "overhead", "bound", "achieved"]
     rows = [[*head, "seconds"]]
     for k in limits:
-        part = partial(_part, whole=k.peak_load)
+        part = partial(_part, whole=k.peak_live_bytes)
         got = "" if k.achieved is None else f"{k.achieved:.1%}"
         above = part(k.unbroken) if k.unbroken != k.limit else ""
-        sizes = [f"{size / MIB:.1f}" for size in (k.peak_load, k.limit)]
+        sizes = [f"{size / MIB:.1f}" for size in (k.peak_live_bytes, k.limit)]
         shares = [part(k.limit), above, f"{k.overhead:.2%}", part(k.bound), got]
         rows.append([f"{k.trace}", k.planner, *sizes, *shares, f"{k.seconds:.1f}"])
     return columns(rows)

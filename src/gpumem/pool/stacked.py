@@ -49,6 +49,6 @@ def stacked(trace: Trace, *, alignment: int = 256) -> Placement:
 
 def _least_live(trace: Trace) -> I64:
     """The least live bytes during each buffer's life."""
-    buffers, live = trace.buffers, trace.load()
+    buffers, live = trace.buffers, trace.live_bytes()
     twice = np.concatenate([live, live, [0]])  # lifetimes wrap; an end may be behind the last op
     return np.asarray(np.minimum.reduceat(twice, np.stack([buffers.start, buffers.end], axis=1).ravel())[::2], np.int64)

@@ -125,7 +125,7 @@ def traces(
     >>> @settings(max_examples=20, derandomize=True, database=None, deadline=None)
     ... @given(traces(streams=1))
     ... def the_peak_is_never_above_all_sizes(trace):
-    ...     assert trace.peak_load <= trace.buffers.size.sum()
+    ...     assert trace.peak_live_bytes <= trace.buffers.size.sum()
     >>> the_peak_is_never_above_all_sizes()
     """
     half = st.booleans()

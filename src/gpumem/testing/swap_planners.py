@@ -98,7 +98,7 @@ def check_swap_planner(
     @hypothesis.settings(max_examples=examples, phases=PHASES, suppress_health_check=[*HealthCheck], **UNTIMED)
     @hypothesis.given(drawn, MACHINES, st.integers(1, 110))
     def held(trace: Trace, machine: Machine, percent: int) -> None:
-        _judge(chosen, _Case(trace, machine, max(trace.peak_load * percent // 100, 1)), spared)
+        _judge(chosen, _Case(trace, machine, max(trace.peak_live_bytes * percent // 100, 1)), spared)
 
     held()
 
@@ -138,9 +138,9 @@ def _judge(planner: Callable[..., Plan], case: _Case, spared: Collection[str]) -
             ask()
         except CheckError as wrong:
             case.broken(rule, str(wrong), wrong)
-    if trace.peak_load <= limit and plan.decisions and "empty" not in spared:
+    if trace.peak_live_bytes <= limit and plan.decisions and "empty" not in spared:
         count = len(plan.decisions)
-        case.broken("empty", f"the peak of {trace.peak_load} live bytes fits, and there are {count} decisions")
+        case.broken("empty", f"the peak of {trace.peak_live_bytes} live bytes fits, and there are {count} decisions")
     if repeated != plan:
         case.broken("deterministic", f"{plan.decisions} once, {repeated.decisions} the next time")
 

@@ -55,7 +55,7 @@ def costs(extra: dict[int, int]) -> Planner:
 
 def test_what_a_plan_costs_by_hand() -> None:
     trace, machine = bump(), tiny_machine()
-    assert (trace.peak_load, simulate(trace, machine).makespan) == (100, 230)
+    assert (trace.peak_live_bytes, simulate(trace, machine).makespan) == (100, 230)
     assert overhead_at(trace, machine, away, 50) == 0.0
     assert overhead_at(trace, machine, away, 49) is None
     late = costs({60: 23})
@@ -67,7 +67,7 @@ def test_the_scan_by_hand() -> None:
     trace, machine = bump(), tiny_machine()
     found = lowest_limit(trace, machine, costs({90: 0, 80: 0, 70: 23, 60: 0, 50: 23}), step=0.1, name="mine", bound=50)
     assert (found.limit, found.unbroken, found.overhead) == (60, 80, 0.0)
-    assert (found.trace, found.machine, found.planner, found.peak_load) == ("bump", "tiny", "mine", 100)
+    assert (found.trace, found.machine, found.planner, found.peak_live_bytes) == ("bump", "tiny", "mine", 100)
     assert (found.reduction, found.achieved) == (pytest.approx(0.4), 0.8)
     assert found.plan.swaps == (SWAP,)
 
@@ -97,7 +97,7 @@ def test_infeasible_ends_the_scan() -> None:
 
 def test_at_worst_it_is_the_peak_and_the_empty_plan() -> None:
     def never(trace: Trace, machine: Machine, limit: int) -> Plan:
-        raise NotReached(trace.peak_load, limit)
+        raise NotReached(trace.peak_live_bytes, limit)
 
     found = lowest_limit(bump(), tiny_machine(), never)
     assert (found.limit, found.unbroken, found.overhead, found.plan.decisions) == (100, 100, 0.0, ())
@@ -168,7 +168,7 @@ def test_the_table_and_the_rows() -> None:
         "trace": "net",
         "machine": "tiny",
         "planner": "mine",
-        "peak_load": 2**21,
+        "peak_live_bytes": 2**21,
         "limit": 2**20,
         "unbroken": 2**20,
         "overhead": 0.001,
@@ -187,8 +187,8 @@ def test_a_lowest_limit_on_random_traces(data: st.DataObject) -> None:
     planner = partial(autoswap, threshold=1, peaks="all", targets=(1.0,))
     step = data.draw(st.sampled_from([0.3, 1.0]))
     found = lowest_limit(trace, machine, planner, step=step)
-    assert found.limit <= found.unbroken <= found.peak_load == trace.peak_load
-    assert found.overhead <= FREE or found.limit == trace.peak_load
+    assert found.limit <= found.unbroken <= found.peak_live_bytes == trace.peak_live_bytes
+    assert found.overhead <= FREE or found.limit == trace.peak_live_bytes
     swapped = found.plan.apply(trace)
     check.data_flow(trace, swapped)
     check.budget(swapped, found.limit, host=machine.pinned)

@@ -72,7 +72,7 @@ def test_bench_prints_json_and_writes_files(
     found = ran.json
     assert list(found) == ["header", "lowest_limits", "fig8", "fig9", "fig10", "fig11", "optimality", "table2"]
     (lowest,) = found["lowest_limits"]
-    assert lowest["limit"] <= lowest["unbroken"] <= lowest["peak_load"] == PEAK and lowest["bound"] == PEAK // 2
+    assert lowest["limit"] <= lowest["unbroken"] <= lowest["peak_live_bytes"] == PEAK and lowest["bound"] == PEAK // 2
     assert lowest["achieved"] == pytest.approx((PEAK - lowest["limit"]) / (PEAK / 2))
     assert found["table2"] == []  # neither a VGG nor a ResNet
     nine, eleven = found["fig9"][0], found["fig11"][0]
@@ -95,9 +95,9 @@ def test_figure_8_is_what_the_traces_hold(cli: Cli) -> None:
     assert [s["name"] for s in figure["series"]] == ["unswapped", "at 77%", "at 62%", "load_min"]
     loads = [np.array(s["y"]) * MIB for s in figure["series"]]
     assert [len(held) for held in loads] == [trace.n] * 4
-    assert loads[0].tolist() == trace.load().tolist()
+    assert loads[0].tolist() == trace.live_bytes().tolist()
     for held, part in zip(loads[1:], (0.77, 0.62)):
-        assert held.max() <= part * trace.peak_load
+        assert held.max() <= part * trace.peak_live_bytes
     assert loads[3].max() == load_min(candidates(trace, GTX, 1)) < loads[2].max()
 
 
@@ -107,7 +107,7 @@ def test_each_rule_for_workspaces_has_a_figure_of_its_own(cli: Cli) -> None:
     trace = gpumem.bundled("resnet18")
     assert (bare["trace"], larger["trace"]) == (trace.name, f"{trace.name}, fastest")
     for figure, held in ((bare, trace), (larger, workspaces.add(trace))):
-        assert [y * MIB for y in figure["series"][0]["y"]] == held.load().tolist()
+        assert [y * MIB for y in figure["series"][0]["y"]] == held.live_bytes().tolist()
 
 
 def test_another_batch_has_workspaces_of_its_own_size() -> None:
@@ -117,7 +117,7 @@ def test_another_batch_has_workspaces_of_its_own_size() -> None:
     assert (
         half.buffers.size[len(trace.buffers) :].sum() < workspaces.add(trace).buffers.size[len(trace.buffers) :].sum()
     )
-    assert rebatched(trace, "none", 0.5).peak_load == rebatch(trace, 0.5).peak_load
+    assert rebatched(trace, "none", 0.5).peak_live_bytes == rebatch(trace, 0.5).peak_live_bytes
 
 
 def test_figures_9_and_11_by_hand(cli: Cli, net_file: Path) -> None:
@@ -198,12 +198,12 @@ def test_figure_10_by_hand(cli: Cli, net_file: Path) -> None:
         for part in parts:
             for score in SCORES:
                 try:
-                    after = autoswap(trace, GTX, int(trace.peak_load * part), score=score, peaks="all").apply(trace)
+                    after = autoswap(trace, GTX, int(trace.peak_live_bytes * part), score=score, peaks="all").apply(trace)
                 except NotReached:
                     continue
                 where = best_fit(after)
                 ways.append((where.height, simulate(after, GTX, where).overhead(base)))
-        want = [trace.peak_load, *(cnmem.statistics.reserved.peak for cnmem in cnmems), placed.height]
+        want = [trace.peak_live_bytes, *(cnmem.statistics.reserved.peak for cnmem in cnmems), placed.height]
         want += [min(height for height, cost in ways if cost <= most) for most in (0.005, 0.15)]
         assert [y[k] * MIB for y in sizes.values()] == want
         assert want[5] < want[4] <= want[3]

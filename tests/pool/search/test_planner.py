@@ -45,7 +45,7 @@ def test_every_placement_is_valid_and_never_worse_than_greedy(
     placed = search(trace, alignment=alignment, seed=seed, effort=LITTLE)
     check.placement(trace, placed)
     assert placed.alignment == alignment
-    assert trace.peak_load <= placed.height
+    assert trace.peak_live_bytes <= placed.height
     assert placed.height <= min(p(trace, alignment=alignment).height for p in (best_fit, first_fit))
 
 
@@ -63,7 +63,7 @@ def test_crowds_are_placed_validly_and_better_than_greedily(seed: int, alignment
 @pytest.mark.jit
 def test_tiny_instances_go_below_every_greedy_order() -> None:
     tiny = [crowd(seed, 20, 12) for seed in range(20)]
-    hard = [trace for trace in tiny if greedy(trace, alignment=1).height > trace.peak_load]
+    hard = [trace for trace in tiny if greedy(trace, alignment=1).height > trace.peak_live_bytes]
     found = [search(trace, alignment=1, effort=0.1) for trace in hard]
     for trace, placed in zip(hard, found):
         check.placement(trace, placed)
@@ -93,19 +93,19 @@ def test_the_largest_at_their_own_load_leave_room_for_the_rest(seed: int, monkey
     trace = uneven(seed, 600, 800)
     placed = search(trace, alignment=1, effort=LITTLE)
     check.placement(trace, placed)
-    assert placed.height == trace.peak_load
+    assert placed.height == trace.peak_live_bytes
     monkeypatch.setattr(_descents, "LARGEST_ORDERS", ())
-    assert search(trace, alignment=1, effort=LITTLE).height > trace.peak_load
+    assert search(trace, alignment=1, effort=LITTLE).height > trace.peak_live_bytes
 
 
 def test_the_largest_lie_below_their_own_load() -> None:
     trace = uneven(0, 60, 80)
     state = planner.Descents.of(PlacementProblem.of(trace, 1), 0, 1.0, 0)
-    state.best = replace(state.best, height=2 * trace.peak_load)  # so that what is found is kept
-    assert state.stacked(20, LENGTH_AREA, trace.peak_load)
+    state.best = replace(state.best, height=2 * trace.peak_live_bytes)  # so that what is found is kept
+    assert state.stacked(20, LENGTH_AREA, trace.peak_live_bytes)
     large = state.problem.free[:20]
-    assert (state.best.offset + trace.buffers.size)[large].max() == state.problem.load(large) < trace.peak_load
-    assert state.lower_bound == trace.peak_load
+    assert (state.best.offset + trace.buffers.size)[large].max() == state.problem.load(large) < trace.peak_live_bytes
+    assert state.lower_bound == trace.peak_live_bytes
 
 
 @pytest.mark.jit
@@ -114,7 +114,7 @@ def test_the_search_stops_at_the_target() -> None:
     greedily = greedy(trace, alignment=1).height
     far = search(trace, alignment=1, effort=0.1, progress=told.append).height
     steps = len(told)
-    assert trace.peak_load <= far < greedily
+    assert trace.peak_live_bytes <= far < greedily
     told.clear()
     assert search(trace, alignment=1, effort=0.1, target=greedily - 1, progress=told.append).height < greedily
     assert 0 < len(told) < steps
@@ -202,7 +202,7 @@ def test_perfect_packings_are_found(path: Path) -> None:
     trace = read(path)
     placed = search(trace, alignment=1)
     check.placement(trace, placed)
-    assert placed.height == trace.peak_load == placed.bound
+    assert placed.height == trace.peak_live_bytes == placed.bound
 
 
 @pytest.mark.shared
@@ -237,7 +237,7 @@ def test_rectangles_are_put_together_again(pieces: int, seed: int) -> None:
     trace = perfect(pieces, seed=seed)
     placed = search(trace, alignment=1)
     check.placement(trace, placed)
-    assert placed.height == trace.peak_load == 2**20
+    assert placed.height == trace.peak_live_bytes == 2**20
 
 
 @pytest.mark.jit
@@ -251,7 +251,7 @@ def test_one_kind_of_search_leaves_work_for_the_next(monkeypatch: pytest.MonkeyP
     for kind in ("BeamWalk", "EjectionWalk", "OrderWalk"):
         monkeypatch.setattr(getattr(planner, kind), "run", spied(kind))
     placed = search(trace, alignment=1, effort=0.001)
-    assert placed.height > trace.peak_load
+    assert placed.height > trace.peak_live_bytes
     assert asked == [("BeamWalk", True), ("EjectionWalk", True), ("OrderWalk", True)]
 
 
@@ -261,7 +261,7 @@ def test_a_target_has_time_and_no_target_an_effort(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(planner, "CAPACITY", 0.3)
     monkeypatch.setattr(planner.Descents, "tries", lambda self, *_: seconds.append(work.left()) or iter(()))
     monkeypatch.setattr(planner, "_rest", lambda *_: None)
-    load = trace.peak_load
+    load = trace.peak_live_bytes
     for options in ({}, {"target": load}, {"target": load, "effort": LITTLE}, {"target": load - 1}):
         search(trace, alignment=1, **options)  # type: ignore[arg-type]
     assert [left < 1 for left in seconds] == [False, True, False, False]
@@ -270,7 +270,7 @@ def test_a_target_has_time_and_no_target_an_effort(monkeypatch: pytest.MonkeyPat
 def test_a_target_that_is_shown_to_be_out_of_reach_ends_the_search() -> None:
     ring = Trace.from_lifetimes([4, 4, 4, 1], [0, 1, 2, 0], [2, 3, 4, 1], n=3)  # each meets each: 12 is the least
     asked, lowest = search(ring, alignment=1, target=9, seconds=60), search(ring, alignment=1)
-    assert (ring.peak_load, asked.bound, asked.height) == (9, 10, 12)
+    assert (ring.peak_live_bytes, asked.bound, asked.height) == (9, 10, 12)
     assert (lowest.bound, lowest.height) == (12, 12)
 
 
@@ -311,7 +311,7 @@ def test_bad_options_are_named(options: dict[str, float], what: str) -> None:
 
 def swapped(trace: Trace, percent: int) -> Trace:
     machine = Machine.named("gtx1080ti")
-    limit = trace.peak_load * percent // 100
+    limit = trace.peak_live_bytes * percent // 100
     return autoswap(trace, machine, limit, score="swdoa", peaks="all").apply(trace)
 
 

@@ -52,7 +52,7 @@ def best_of_four(trace: Trace, machine: Machine, limit: int, **options: Any) -> 
 )
 def test_it_is_never_worse_than_the_best_score(name: str, percent: int) -> None:
     trace = bundled(name)
-    limit = trace.peak_load * percent // 100
+    limit = trace.peak_live_bytes * percent // 100
     plan = bayes(trace, GTX, limit, evaluations=8, peaks="all")
     swapped = plan.apply(trace)
     check.data_flow(trace, swapped)
@@ -66,7 +66,7 @@ def test_it_is_never_worse_than_the_best_score(name: str, percent: int) -> None:
 @pytest.mark.jit
 def test_it_finds_weights_that_beat_the_four() -> None:
     trace = bundled("vgg16")
-    limit = trace.peak_load * 55 // 100
+    limit = trace.peak_live_bytes * 55 // 100
     best = best_of_four(trace, GTX, limit, peaks="all")
     assert best is not None and makespan(trace, GTX, limit, bayes(trace, GTX, limit, peaks="all")) < best
 
@@ -76,7 +76,7 @@ def test_it_finds_weights_that_beat_the_four() -> None:
 def test_random_traces_pass_every_oracle(data: st.DataObject) -> None:
     trace = data.draw(traces())
     machine = tiny_machine(duplex=data.draw(st.booleans())).with_(pinned=data.draw(st.sampled_from([8, 30, 10**6])))
-    limit = data.draw(st.integers(max(floor(trace)[1], 1), max(trace.peak_load, 1)))
+    limit = data.draw(st.integers(max(floor(trace)[1], 1), max(trace.peak_live_bytes, 1)))
     options = {"peaks": data.draw(st.sampled_from(PEAKS)), "threshold": 1}
     best = best_of_four(trace, machine, limit, **options)
     try:
@@ -94,7 +94,7 @@ def test_random_traces_pass_every_oracle(data: st.DataObject) -> None:
 
 def on(executor: Executor | None) -> Plan:
     trace = bundled("vgg16")
-    return bayes(trace, GTX, trace.peak_load * 55 // 100, evaluations=9, peaks="all", executor=executor)
+    return bayes(trace, GTX, trace.peak_live_bytes * 55 // 100, evaluations=9, peaks="all", executor=executor)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_batches_are_fixed_and_what_is_sent_is_small(here: Plan) -> None:
 
 def test_it_ends_early_where_nothing_waits() -> None:
     trace, reports = bundled("vgg16"), []
-    bayes(trace, GTX, trace.peak_load * 8 // 10, progress=reports.append)
+    bayes(trace, GTX, trace.peak_live_bytes * 8 // 10, progress=reports.append)
     assert len(reports) == 1 and reports[0].startswith("4 of 36 evaluations: 57.49")
 
 
@@ -174,7 +174,7 @@ def crossing() -> Trace:
 
 def test_weights_that_miss_the_limit_do_not_abort(monkeypatch: pytest.MonkeyPatch) -> None:
     # With every score but one out of reach, the one that is left must win.
-    trace, limit = bundled("vgg16"), bundled("vgg16").peak_load * 55 // 100
+    trace, limit = bundled("vgg16"), bundled("vgg16").peak_live_bytes * 55 // 100
     calls: list[int] = []
 
     def sometimes(*args: Any, **kwargs: Any) -> Proposal:

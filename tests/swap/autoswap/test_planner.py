@@ -49,7 +49,7 @@ def test_the_floor_is_what_an_op_holds_whatever_is_swapped(machine: Machine) -> 
     assert floor(ramp()) == (0, 8)
     with pytest.raises(Infeasible, match="hold 8 B, the limit is 7 B; the least limit that could do is 8 bytes"):
         autoswap(ramp(), machine, 7, threshold=1, peaks="all")
-    assert autoswap(ramp(), machine, 8, threshold=1, peaks="all").apply(ramp()).peak_load == 8
+    assert autoswap(ramp(), machine, 8, threshold=1, peaks="all").apply(ramp()).peak_live_bytes == 8
 
 
 def test_giving_up_says_what_was_reached(machine: Machine) -> None:
@@ -90,7 +90,7 @@ def test_the_whole_line_on_random_traces(data: st.DataObject) -> None:
     trace = data.draw(traces())
     machine = tiny_machine(duplex=data.draw(st.booleans())).with_(pinned=data.draw(st.sampled_from([8, 30, 10**6])))
     least = floor(trace)[1]
-    limit = data.draw(st.integers(max(least, 1), max(trace.peak_load, least, 1)))
+    limit = data.draw(st.integers(max(least, 1), max(trace.peak_live_bytes, least, 1)))
     score, peaks = data.draw(st.sampled_from(sorted(SCORES))), data.draw(st.sampled_from(PEAKS))
     targets, as_printed = data.draw(st.sampled_from([(1.0,), TARGETS])), data.draw(st.booleans())
     rules = {"peaks": peaks, "threshold": 1, "targets": targets, "as_printed": as_printed}
@@ -101,8 +101,8 @@ def test_the_whole_line_on_random_traces(data: st.DataObject) -> None:
         assert as_printed or peaks == "first" or gaps(trace).buffer.size == 0 or stop.reached >= least
         return
     swapped = plan.apply(trace)
-    assert swapped.peak_load <= limit
-    assert swapped.load(host=True).max() <= machine.pinned
+    assert swapped.peak_live_bytes <= limit
+    assert swapped.live_bytes(host=True).max() <= machine.pinned
     placement = POOLS[data.draw(st.sampled_from(sorted(POOLS)))](swapped, alignment=4)
     placed = simulate(swapped, machine, placement, iterations=60)
     check.everything(trace, swapped, placement, placed, machine, limit=limit, host=machine.pinned)
@@ -120,7 +120,7 @@ def test_selection_is_what_looking_at_every_op_gives(data: st.DataObject) -> Non
     trace = data.draw(traces())
     eligible = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
     order = np.array(data.draw(st.permutations(range(len(eligible)))), np.int64)
-    limit, every = data.draw(st.integers(0, trace.peak_load)), data.draw(st.booleans())
+    limit, every = data.draw(st.integers(0, trace.peak_live_bytes)), data.draw(st.booleans())
     load, naive = eligible.load.copy(), []
     for gap in order.tolist():
         if load.max() > limit and (every or load[ops_of(eligible, gap)].max(initial=0) > limit):
@@ -134,11 +134,11 @@ def test_selection_is_what_looking_at_every_op_gives(data: st.DataObject) -> Non
 def test_as_printed_takes_what_is_best_until_the_peak_is_at_the_limit(data: st.DataObject) -> None:
     """IV-D: sorted by score, inserted one by one while the load is updated; of what straddles the peak (IV-A)."""
     trace, machine = data.draw(traces()), tiny_machine()
-    limit = data.draw(st.integers(max(floor(trace)[1], 1), max(trace.peak_load, 1)))
+    limit = data.draw(st.integers(max(floor(trace)[1], 1), max(trace.peak_live_bytes, 1)))
     score = data.draw(st.sampled_from(sorted(SCORES)))
-    eligible, peak = candidates(trace, machine, limit, threshold=1), int(trace.load().argmax())
+    eligible, peak = candidates(trace, machine, limit, threshold=1), int(trace.live_bytes().argmax())
     assert all(peak in ops_of(eligible, gap) for gap in range(len(eligible)))
-    load, taken = trace.load().copy(), []
+    load, taken = trace.live_bytes().copy(), []
     for gap in sorted(range(len(eligible)), key=lambda gap: -SCORES[score](eligible)[gap]):
         if load.max() <= limit:
             break
@@ -173,13 +173,13 @@ def test_a_value_that_goes_round_stays_on_the_host_over_the_boundary() -> None:
     for order in ([2, 1, 3], [1, 2, 3]):
         assert [selected(trace, found, order, pinned) for pinned in (8, 16)] == [[1, 2], [1, 2, 3]]
     plan = Plan(tuple(Swap(0, a, b, a + 1, b) for a, b in ((3, 5), (5, 7))), 6)
-    host = plan.apply(trace).load(host=True)
+    host = plan.apply(trace).live_bytes(host=True)
     assert np.flatnonzero(host == 0).tolist() == [7]  # while op 5 writes it
 
 
 def saving(trace: Trace, percent: int, peaks: str = "first") -> float:
     """The least overhead over the four scores, of a load limit `percent` below the peak."""
-    base, limit = simulate(trace, GTX), trace.peak_load * (100 - percent) // 100
+    base, limit = simulate(trace, GTX), trace.peak_live_bytes * (100 - percent) // 100
     plans = [autoswap(trace, GTX, limit, score=score, peaks=peaks).apply(trace) for score in SCORES]
     return min(simulate(p, GTX, capacity=limit).overhead(base) for p in plans)
 
@@ -196,7 +196,7 @@ def test_vgg16_stays_below_a_fifth_down_to_45_percent(percent: int) -> None:
 
 def test_lower_targets_are_no_worse() -> None:
     trace = bundled("vgg16")
-    base, limit = simulate(trace, GTX), trace.peak_load // 2
+    base, limit = simulate(trace, GTX), trace.peak_live_bytes // 2
     cost = [
         simulate(autoswap(trace, GTX, limit, peaks="all", targets=target).apply(trace), GTX, capacity=limit).overhead(
             base
@@ -213,7 +213,7 @@ def test_the_papers_saving_costs_nothing_on_resnet50(path: Path) -> None:
 
 
 def whole_line(trace: Trace, percent: int, score: str, pool: str) -> None:
-    limit = trace.peak_load * percent // 100
+    limit = trace.peak_live_bytes * percent // 100
     try:
         swapped = autoswap(trace, GTX, limit, score=score, peaks="all").apply(trace)
     except (NotReached, Infeasible) as stop:

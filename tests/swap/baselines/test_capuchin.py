@@ -74,7 +74,7 @@ def test_a_chain_is_recomputed_in_order() -> None:
     assert plan.decisions == (Recompute(1, 1, 6, 6), Recompute(2, 2, 5, 5), Recompute(3, 2, 4, 4))
     after = plan.apply(trace)
     assert [op.of for op in after.ops if op.role == "recompute"] == [0, 1, 2, 0, 1, 0]
-    assert after.peak_load == 24
+    assert after.peak_live_bytes == 24
     check.data_flow(trace, after)
 
 
@@ -106,7 +106,7 @@ def test_algorithm_2_updates_who_starts_from_what() -> None:
 
 def test_feedback_triggers_late_copies_earlier() -> None:
     trace = bundled("vgg16")
-    base, limit = simulate(trace, GTX), trace.peak_load * 7 // 10
+    base, limit = simulate(trace, GTX), trace.peak_live_bytes * 7 // 10
     cost = [
         simulate(capuchin(trace, GTX, limit, feedback=turns).apply(trace), GTX, capacity=limit) for turns in (0, 5, 20)
     ]
@@ -117,7 +117,7 @@ def test_feedback_triggers_late_copies_earlier() -> None:
 
 def test_limits_and_budgets(machine: Machine) -> None:
     trace = chain()
-    assert capuchin(trace, machine, trace.peak_load) == Plan((), 7)
+    assert capuchin(trace, machine, trace.peak_live_bytes) == Plan((), 7)
     with pytest.raises(Infeasible):
         capuchin(trace, machine, floor(trace)[1] - 1)
     with pytest.raises(NotReached) as stop:
@@ -141,12 +141,12 @@ def test_random_traces_pass_the_oracles(data: st.DataObject) -> None:
     machine = data.draw(st.sampled_from([tiny_machine(), slow()]))
     machine = machine.with_(duplex=data.draw(st.booleans()), pinned=data.draw(st.sampled_from([9, 40, 10**6])))
     least = floor(trace)[1]
-    limit = data.draw(st.integers(max(least, 1), max(trace.peak_load, least, 1)))
+    limit = data.draw(st.integers(max(least, 1), max(trace.peak_live_bytes, least, 1)))
     options = {"recompute": data.draw(st.booleans()), "queue": data.draw(st.booleans())}
     try:
         plan = capuchin(trace, machine, limit, threshold=1, feedback=3, **options)
     except NotReached as stop:
-        assert limit < stop.reached <= trace.peak_load
+        assert limit < stop.reached <= trace.peak_live_bytes
         return
     assert options["recompute"] or not any(isinstance(d, Recompute) for d in plan.decisions)
     verify(trace, plan, machine, limit)
@@ -166,7 +166,7 @@ def verify(trace: Trace, plan: Plan, machine: Machine, limit: int) -> float:
 @pytest.mark.parametrize("path", shared("traces/resnet50_cifar_b100.json.gz"), ids=lambda p: p.name)
 def test_resnet50_passes_every_oracle(path: Path, queue: bool, most: float) -> None:
     trace = load(path).trace
-    limit = trace.peak_load // 2
+    limit = trace.peak_live_bytes // 2
     plan = capuchin(trace, GTX, limit, queue=queue)
     assert queue == any(isinstance(d, Recompute) for d in plan.decisions)
     assert verify(trace, plan, GTX, limit) < most

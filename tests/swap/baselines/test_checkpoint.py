@@ -28,7 +28,7 @@ from tests.swap.nets import layers
 def test_four_segments_of_sixteen_layers(machine: Machine) -> None:
     trace = layers(17)  # the last map is used at once: 16 values can be dropped
     plan = checkpoint(trace, machine, 81, rule="sqrt", segments=4)
-    assert plan.apply(trace).peak_load <= 81 < trace.peak_load == 137
+    assert plan.apply(trace).peak_live_bytes <= 81 < trace.peak_live_bytes == 137
     at = [decision.at for decision in plan.decisions if isinstance(decision, Recompute)]
     assert len(set(at)) == 4  # each segment at one place
     assert checkpoint(trace, machine, 81, rule="sqrt") == plan  # the square root of the values
@@ -40,10 +40,10 @@ def test_the_number_of_segments_that_gives_the_lowest_peak(machine: Machine) -> 
     with pytest.raises(NotReached) as stop:
         checkpoint(trace, machine, floor(trace)[1])
     reached = stop.value.reached
-    assert checkpoint(trace, machine, reached).apply(trace).peak_load == reached < 73
+    assert checkpoint(trace, machine, reached).apply(trace).peak_live_bytes == reached < 73
     with pytest.raises(Infeasible):
         checkpoint(trace, machine, floor(trace)[1] - 1)
-    assert checkpoint(trace, machine, trace.peak_load) == Plan((), trace.n)
+    assert checkpoint(trace, machine, trace.peak_live_bytes) == Plan((), trace.n)
 
 
 @pytest.mark.jit
@@ -79,7 +79,7 @@ def test_checkpoints_of_random_traces_pass_the_oracles(data: st.DataObject) -> N
     options = data.draw(st.sampled_from([{}, {"hold": False}, {"rule": "sqrt"}, two]))
     machine = tiny_machine()
     least = floor(trace)[1]
-    limit = data.draw(st.integers(max(least, 1), max(trace.peak_load, least, 1)))
+    limit = data.draw(st.integers(max(least, 1), max(trace.peak_live_bytes, least, 1)))
     try:
         after = checkpoint(trace, machine, limit, **options).apply(trace)
     except NotReached as stop:
@@ -103,7 +103,7 @@ def verify(trace: Trace, after: Trace, machine: Machine, limit: int) -> float:
 @pytest.mark.parametrize("path", shared("traces/resnet50_cifar_b100.json.gz"), ids=lambda p: p.name)
 def test_half_of_resnet50_for_a_quarter_of_the_time(path: Path) -> None:
     trace = load(path).trace
-    limit = trace.peak_load * 58 // 100
+    limit = trace.peak_live_bytes * 58 // 100
     assert verify(trace, checkpoint(trace, GTX, limit).apply(trace), GTX, limit) < 0.27
 
 
@@ -111,7 +111,7 @@ def test_half_of_resnet50_for_a_quarter_of_the_time(path: Path) -> None:
 def test_cuts_for_random_steps_pass_the_oracles(data: st.DataObject) -> None:
     trace = data.draw(steps())
     machine = replace(tiny_machine(), pinned=data.draw(st.sampled_from([0, 16, 10_000])))
-    limit = data.draw(st.integers(max(trace.peak_load // 2, 1), max(trace.peak_load, 1)))
+    limit = data.draw(st.integers(max(trace.peak_live_bytes // 2, 1), max(trace.peak_live_bytes, 1)))
     try:
         options = data.draw(st.sampled_from([{}, {"hold": False}, {"rule": "sqrt"}]))
         plan = checkpoint(trace, machine, limit, **options)
@@ -144,7 +144,7 @@ BARS = [  # trace, limit as a share of the peak, time at most
 )
 def test_real_nets_at_the_loads_that_were_asked_for(path: Path, share: float, most: float) -> None:
     trace = load(path).trace
-    limit = int(trace.peak_load * share)
+    limit = int(trace.peak_live_bytes * share)
     after = checkpoint(trace, GTX, limit).apply(trace)
     check.budget(after, limit, host=GTX.pinned)
     check.data_flow(trace, after)

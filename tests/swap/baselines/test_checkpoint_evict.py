@@ -59,10 +59,10 @@ def test_what_is_recomputed_on_the_way_stays_if_it_fits() -> None:
 @pytest.mark.parametrize("passes, share", [(2, 50), (3, 50), (4, 40)])
 def test_programs_of_many_passes_come_down_for_less_than_by_cuts(passes: int, share: int) -> None:
     trace = unrolled(passes, 12)
-    limit = trace.peak_load * share // 100
+    limit = trace.peak_live_bytes * share // 100
     plan = checkpoint(trace, BARE, limit)
     after = plan.apply(trace)
-    assert after.peak_load <= limit
+    assert after.peak_live_bytes <= limit
     check.data_flow(trace, after)
     took = simulate(after, BARE, capacity=limit).overhead(simulate(trace, BARE))
     try:
@@ -99,7 +99,7 @@ def test_all_can_be_dropped_at_once_and_be_back_at_its_last_place(data: st.DataO
 def test_a_pass_that_fits_has_counted_what_it_holds(data: st.DataObject) -> None:
     trace = data.draw(st.one_of(programs(), steps()))
     priced = account(trace)
-    limit = data.draw(st.integers(max(trace.peak_load // 3, 1), max(trace.peak_load, 1)))
+    limit = data.draw(st.integers(max(trace.peak_live_bytes // 3, 1), max(trace.peak_live_bytes, 1)))
     rules = DropRules(limit, data.draw(st.integers(0, 2)), 1.0, np.ones(len(priced.buffer)), 10**6, 10**9)
     until = np.full(len(priced.size), -1)
     at, fits, steps_ = rollout(priced, PassFacts.of(priced), rules, until)
@@ -109,13 +109,13 @@ def test_a_pass_that_fits_has_counted_what_it_holds(data: st.DataObject) -> None
     if fits:  # at ops; places may need more where a value was taken back to an earlier drop
         search = EvictionSearch.of(trace, priced, limit=limit)
         plan = Plan.of(trace, search.decisions(search.price(at, until))).apply(trace)
-        assert plan.peak_load == costs.peak
+        assert plan.peak_live_bytes == costs.peak
 
 
 @given(st.data())
 def test_plans_for_many_passes_pass_the_oracles_and_are_the_same_each_time(data: st.DataObject) -> None:
     trace = data.draw(programs())
-    limit = data.draw(st.integers(max(trace.peak_load // 3, 1), trace.peak_load))
+    limit = data.draw(st.integers(max(trace.peak_live_bytes // 3, 1), trace.peak_live_bytes))
     try:
         plan = checkpoint(trace, BARE, limit)
     except (Infeasible, NotReached):
@@ -131,4 +131,4 @@ def test_plans_for_many_passes_pass_the_oracles_and_are_the_same_each_time(data:
 def test_a_search_that_is_late_says_so() -> None:
     trace = unrolled(3, 8)
     with pytest.raises(NotReached, match=work.LATE):
-        checkpoint(trace, BARE, trace.peak_load // 2, seconds=1e-9)
+        checkpoint(trace, BARE, trace.peak_live_bytes // 2, seconds=1e-9)

@@ -48,9 +48,9 @@ def reached(trace: Trace, machine: Machine, *, layers: str) -> int:
 def test_whoever_fits_first_offloads() -> None:
     trace = chain()
     conv, everything = reached(trace, TINY, layers="conv"), reached(trace, TINY, layers="all")
-    assert everything < conv < trace.peak_load
-    assert vdnn_dyn(trace, TINY, trace.peak_load) == Plan.of(trace)
-    assert vdnn_dyn(trace, TINY, trace.peak_load - 1) == vdnn(trace, TINY, trace.peak_load - 1, layers="conv")
+    assert everything < conv < trace.peak_live_bytes
+    assert vdnn_dyn(trace, TINY, trace.peak_live_bytes) == Plan.of(trace)
+    assert vdnn_dyn(trace, TINY, trace.peak_live_bytes - 1) == vdnn(trace, TINY, trace.peak_live_bytes - 1, layers="conv")
     assert vdnn_dyn(trace, TINY, conv - 1) == vdnn(trace, TINY, conv - 1)
     with pytest.raises(NotReached) as stop:
         vdnn_dyn(trace, TINY, everything - 1)
@@ -65,13 +65,13 @@ def algorithms(plan: Plan) -> dict[int, int]:
 def test_the_fastest_algorithms_first_then_only_what_does_not_fit_is_downgraded() -> None:
     trace = chain()
     menu = {1: ways(1, (20, 0), (10, 12)), 3: ways(3, (20, 0), (15, 4), (10, 9))}
-    load = trace.load()
-    assert (int(load[1]), int(load[3]), trace.peak_load) == (16, 32, 42)
+    load = trace.live_bytes()
+    assert (int(load[1]), int(load[3]), trace.peak_live_bytes) == (16, 32, 42)
     static = {limit: vdnn(trace, TINY, limit, layers="conv") for limit in (41, 34)}
     for limit, taken in ((41, {1: 12, 3: 9}), (34, {1: 12, 3: 9})):
         plan = vdnn_dyn(trace, TINY, limit, algorithms=menu)
         assert plan.swaps == static[limit].swaps and algorithms(plan) == taken
-    least = static[34].apply(trace).peak_load
+    least = static[34].apply(trace).peak_live_bytes
     wide = {1: ways(1, (20, 0), (10, 100)), 3: ways(3, (20, 0), (15, 4), (10, 100))}
     plan = vdnn_dyn(trace, TINY, least, algorithms=wide)
     assert plan.swaps == static[34].swaps and algorithms(plan) == {1: 0, 3: 4}
@@ -82,7 +82,7 @@ def test_an_algorithm_without_workspace_may_be_all_it_takes() -> None:
     large = Plan.of(trace, ways(1, (10, 100))).apply(trace)
     menu = {1: ways(1, (10, 100), (20, 0))}
     plan = vdnn_dyn(large, TINY, 60, algorithms=menu)
-    assert algorithms(plan) == {1: 0} and plan.apply(large).peak_load <= 60
+    assert algorithms(plan) == {1: 0} and plan.apply(large).peak_live_bytes <= 60
     with pytest.raises(Infeasible):
         vdnn_dyn(large, TINY, 60)
     with pytest.raises(Infeasible) as stop:
@@ -103,8 +103,8 @@ def test_no_choice_of_algorithms_that_fits_with_the_same_offloads_is_faster(data
     trace = data.draw(nets())
     menu = data.draw(menus(trace))
     machine = TINY.with_(pinned=data.draw(st.sampled_from([9, 10**6])))
-    assume(trace.peak_load > 0)
-    limit = data.draw(st.integers(1, trace.peak_load))
+    assume(trace.peak_live_bytes > 0)
+    limit = data.draw(st.integers(1, trace.peak_live_bytes))
     try:
         plan = vdnn_dyn(trace, machine, limit, algorithms=menu)
     except (Infeasible, NotReached) as stop:
@@ -113,7 +113,7 @@ def test_no_choice_of_algorithms_that_fits_with_the_same_offloads_is_faster(data
     assume(plan.decisions)
     took = {v.op: v.duration for v in plan.decisions if isinstance(v, Variant)}
     for other in product(*menu.values()):
-        if Plan.of(trace, [*plan.swaps, *other]).apply(trace).peak_load <= limit:
+        if Plan.of(trace, [*plan.swaps, *other]).apply(trace).peak_live_bytes <= limit:
             assert all(took[v.op] <= v.duration for v in other)
     swapped = plan.apply(trace)
     check.budget(swapped, limit, host=machine.pinned)
@@ -126,7 +126,7 @@ def test_no_choice_of_algorithms_that_fits_with_the_same_offloads_is_faster(data
 def test_on_bundled_nets_it_is_the_policy_that_suffices(name: str) -> None:
     trace = bundled(name)
     for percent, layers in ((90, "conv"), (65, "all")):
-        limit = trace.peak_load * percent // 100
+        limit = trace.peak_live_bytes * percent // 100
         assert vdnn_dyn(trace, GTX, limit) == vdnn(trace, GTX, limit, layers=layers)
 
 
@@ -145,14 +145,14 @@ def test_with_workspaces_it_gets_where_the_static_policies_do_not(name: str) -> 
         assert way.workspace == after.workspace < before.workspace
         assert way.duration == round(durations[way.op] * after.time / before.time)
     swapped = plan.apply(trace)
-    assert downgraded and swapped.peak_load < static
+    assert downgraded and swapped.peak_live_bytes < static
     check.data_flow(Plan.of(trace, downgraded).apply(trace), swapped)
 
 
 def test_what_the_table_does_not_know_is_left_as_it_is() -> None:
     trace = chain()
     own = Plan.of(trace, ways(1, (20, 4))).apply(trace)  # a workspace, but no shapes, and in no table
-    limit = own.peak_load - 1
+    limit = own.peak_live_bytes - 1
     known = replace(own, buffers=replace(own.buffers, shape=((1,),) * len(own.buffers)))
     assert vdnn_dyn(own, TINY, limit) == vdnn_dyn(own, TINY, limit, algorithms={}) == vdnn_dyn(known, TINY, limit)
 
@@ -162,7 +162,7 @@ def test_what_the_table_does_not_know_is_left_as_it_is() -> None:
 @pytest.mark.parametrize("path", shared("traces/resnet50_cifar_b100.json.gz"), ids=lambda p: p.name)
 def test_resnet50_with_workspaces_passes_every_oracle(path: Path, percent: int) -> None:
     trace = workspaces.add(read(path))
-    limit = trace.peak_load * percent // 100
+    limit = trace.peak_live_bytes * percent // 100
     plan = vdnn_dyn(trace, GTX, limit)
     swapped = plan.apply(trace)
     check.budget(swapped, limit, host=GTX.pinned)

@@ -56,7 +56,7 @@ def summary(run: OnlineRun) -> tuple[str, int, int, int, int]:
 @pytest.mark.parametrize("heuristic", HEURISTICS)
 @given(trace=made_once(), part=st.integers(30, 100))
 def test_the_runtime_does_what_the_paper_says(heuristic: str, free: str, trace: Trace, part: int) -> None:
-    budget = trace.peak_load * part // 100
+    budget = trace.peak_live_bytes * part // 100
     found = online(trace, GTX, budget, heuristic=heuristic, free=free, overhead=3)
     assert summary(found) == Naive(trace, budget, heuristic, free, most=3 * int(trace.ops.duration.sum())).run()
     assert found.base == int(trace.ops.duration.sum())
@@ -64,14 +64,14 @@ def test_the_runtime_does_what_the_paper_says(heuristic: str, free: str, trace: 
 
 @given(trace=made_once())
 def test_where_all_fits_nothing_is_evicted(trace: Trace) -> None:
-    found = online(trace, GTX, trace.peak_load)
+    found = online(trace, GTX, trace.peak_live_bytes)
     assert summary(found)[:4] == ("ran", 0, 0, 0)
 
 
 @given(trace=made_once(), part=st.integers(30, 100), heuristic=st.sampled_from(sorted(HEURISTICS)))
 def test_residency_intervals_are_what_is_on_the_device(trace: Trace, part: int, heuristic: str) -> None:
     """At each op no more than the budget, and all that it touches; the intervals of a storage follow one another."""
-    budget = trace.peak_load * part // 100
+    budget = trace.peak_live_bytes * part // 100
     run = online(trace, GTX, budget, heuristic=heuristic)
     if run.how != RAN:
         return

@@ -61,7 +61,7 @@ def test_tails_and_what_comes_after_death() -> None:
 @pytest.mark.parametrize("free", POLICIES)
 @given(trace=made_once(), part=st.integers(30, 100), heuristic=st.sampled_from(sorted(HEURISTICS)))
 def test_a_plan_recomputes_no_more_than_the_runtime(free: str, trace: Trace, part: int, heuristic: str) -> None:
-    run = online(trace, GTX, trace.peak_load * part // 100, heuristic=heuristic, free=free)
+    run = online(trace, GTX, trace.peak_live_bytes * part // 100, heuristic=heuristic, free=free)
     if run.how != RAN:
         return
     swapped = Plan.of(trace, decisions(trace, run.residency)).apply(trace)
@@ -83,7 +83,7 @@ def test_what_is_evictable_can_be_recomputed_at_each_access(trace: Trace) -> Non
 @given(trace=steps(), data=st.data())
 def test_plans_with_all_options(trace: Trace, data: st.DataObject) -> None:
     heuristic, free = data.draw(st.sampled_from(sorted(HEURISTICS))), data.draw(st.sampled_from(sorted(POLICIES)))
-    machine, limit = Machine.named("p100"), max(1, trace.peak_load * data.draw(st.integers(60, 100)) // 100)
+    machine, limit = Machine.named("p100"), max(1, trace.peak_live_bytes * data.draw(st.integers(60, 100)) // 100)
     try:
         plan = dtr(trace, machine, limit, heuristic=heuristic, free=free)
     except Infeasible:

@@ -32,7 +32,7 @@ def test_the_lowest_limit_is_that_of_the_best_swap_set(data: st.DataObject) -> N
     drops = RecomputeState.of(recompute)
     propagate(recompute, drops)
     assume(0 < len(windows) <= 10)
-    best = trace.peak_load
+    best = trace.peak_live_bytes
     for count in range(len(windows) + 1):
         for gaps in combinations(range(len(windows)), count):
             state = State(swap_problem, drops, SwapState.of(swap_problem), Evaluation.of(swap_problem))
@@ -57,8 +57,8 @@ def test_the_search_is_as_good_as_brute_force_in_three_modes(data: st.DataObject
     walk = SearchWalk(Instance.of(trace, target, 1, recompute=True, algorithms=menu), 1.0, 0)
     recompute, swap_problem = walk.recompute, walk.state.problem
     gaps = range(len(walk.windows))
-    assume(0 < len(gaps) <= 8 and trace.peak_load > 1 and len(recompute.droppable))
-    limit = data.draw(st.integers(max(trace.peak_load // 2, 1), trace.peak_load - 1))
+    assume(0 < len(gaps) <= 8 and trace.peak_live_bytes > 1 and len(recompute.droppable))
+    limit = data.draw(st.integers(max(trace.peak_live_bytes // 2, 1), trace.peak_live_bytes - 1))
     least, drops = None, RecomputeState.of(recompute)
     variants = [range(int(first), int(stop)) for first, stop in pairwise(recompute.variants.first)]
     modes_of = ([0, 1, *([2] if recompute.last_place[gap] else [])] for gap in gaps)

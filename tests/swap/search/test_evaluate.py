@@ -85,11 +85,11 @@ def test_a_state_within_the_limit_waits_for_nothing_else(data: st.DataObject) ->
     trace = data.draw(traces(streams=1, max_ops=14))
     target = machine_of(data, duplex=True)
     state, windows = drawn_state(data, trace, target)
-    fits = [limit for limit in range(1, trace.peak_load + 1) if evaluate(state, limit)[1] == 0]
+    fits = [limit for limit in range(1, trace.peak_live_bytes + 1) if evaluate(state, limit)[1] == 0]
     assume(fits)
     swapped = Plan(tuple(swap_decisions(state, windows)), trace.n).apply(trace)
     check.data_flow(trace, swapped)
-    assert swapped.peak_load <= fits[0]
+    assert swapped.peak_live_bytes <= fits[0]
     timeline = simulate(swapped, target, capacity=fits[0])
     assert timeline.stalls == {"data": 0, "copy": 0, "memory": 0}
 
@@ -271,7 +271,7 @@ def test_no_link_copies_twice_at_a_time(data: st.DataObject) -> None:
     target = machine_of(data).with_(launch_ns=0)
     state, _ = drawn_state(data, trace, target)
     problem, swaps, times = state.problem, state.swaps, state.times
-    assume(evaluate(state, trace.peak_load)[1] == 0)
+    assume(evaluate(state, trace.peak_live_bytes)[1] == 0)
     busy = np.zeros((2, int(times.period[0])), np.int64)
     for gap in swaps.outs[: swaps.lengths[OUT]].tolist():
         for moment in range(times.out_end[gap] - problem.out_ns[gap], times.out_end[gap]):
@@ -332,12 +332,12 @@ def test_a_state_within_the_limit_takes_what_recomputations_take(data: st.DataOb
         if not choice.recompute_at[gap]:
             toggle(state.problem, drops, state.swaps, gap)
     retime(state)
-    fits = [limit for limit in range(1, trace.peak_load + 250) if evaluate(state, limit)[1] == 0]
+    fits = [limit for limit in range(1, trace.peak_live_bytes + 250) if evaluate(state, limit)[1] == 0]
     assume(fits)
     changes = walk.changes(drops.choice)
     swapped = Plan.of(trace, [*swap_decisions(state, walk.windows), *changes]).apply(trace)
     check.data_flow(Plan.of(trace, [change for change in changes if isinstance(change, Variant)]).apply(trace), swapped)
-    assert swapped.peak_load <= fits[0]
+    assert swapped.peak_live_bytes <= fits[0]
     timeline = simulate(swapped, target, capacity=fits[0])
     assert timeline.stalls == {"data": 0, "copy": 0, "memory": 0}
     assert (

@@ -39,12 +39,12 @@ def net(seed: int, layers: int = 6) -> Trace:
 
 def walk_to(goal: int, seed: int, *, layers: int = 6, recompute: bool = False) -> SearchWalk:
     trace = net(seed, layers)
-    return SearchWalk(Instance.of(trace, MACHINE, trace.peak_load * goal // 100, recompute=recompute), 1.0, 0)
+    return SearchWalk(Instance.of(trace, MACHINE, trace.peak_live_bytes * goal // 100, recompute=recompute), 1.0, 0)
 
 
 def limits_of(walk: SearchWalk, current: int) -> np.ndarray:
     limits = np.zeros(2, np.int64)
-    limits[CURRENT], limits[KEPT] = current, walk.trace.peak_load
+    limits[CURRENT], limits[KEPT] = current, walk.trace.peak_live_bytes
     return limits
 
 
@@ -128,7 +128,7 @@ def test_the_drop_that_frees_most_bytes_for_its_time_is_taken_until_few_enough_a
     recompute, drops = walk.recompute, walk.drops
     worth, expected = recompute.worth.copy(), RecomputeState.of(recompute)
     propagate(recompute, expected)
-    goal = walk.trace.peak_load * 60 // 100
+    goal = walk.trace.peak_live_bytes * 60 // 100
     drop_greedily(recompute, drops, drops.copy(), worth, goal=goal, most=1000)
     while expected.occupied.max() > goal and (candidates := droppable(walk, expected)):
         chosen = max(candidates, key=lambda gap: candidates[gap])
@@ -142,7 +142,7 @@ def test_the_drop_that_frees_most_bytes_for_its_time_is_taken_until_few_enough_a
 def test_tries_that_are_left_tell_an_end_from_a_pause() -> None:
     walk = walk_to(50, 0, recompute=True)
     recompute, drops, worth = walk.recompute, walk.drops, walk.recompute.worth.copy()
-    peak = walk.trace.peak_load
+    peak = walk.trace.peak_live_bytes
     assert drop_greedily(recompute, drops, drops.copy(), worth, goal=peak, most=5) == 5  # nothing to do
     # The most promising one is tried first; no other is, as none can be worth more.
     assert drop_greedily(recompute, drops, drops.copy(), worth, goal=peak - 1, most=5) == 4
@@ -188,7 +188,7 @@ def swapped_with_variants(seed: int) -> SearchWalk:
     machine = replace(MACHINE, duplex=seed % 2 == 0, out=Link(0.0, 0.6), into=Link(0.0, 0.6))
     slower = {op: rng.integers(41, 120, 2).tolist() for op in range(1, trace.n, 2)}
     menu = {op: [Variant(op, f"{ns} ns", ns, 0) for ns in durations] for op, durations in slower.items()}
-    goal = trace.peak_load * 70 // 100
+    goal = trace.peak_live_bytes * 70 // 100
     walk = SearchWalk(Instance.of(trace, machine, goal, recompute=True, algorithms=menu), 1.0, 0)
     slowest = walk.choose_variants(lambda row: len(row) - 1)
     adopt(walk.recompute, walk.drops, walk.drops.choice.copy()._replace(variant=slowest))

@@ -42,8 +42,8 @@ GTX = Machine.named("gtx1080ti")
 def test_plans_pass_the_oracles_and_are_never_worse_than_autoswap(data: st.DataObject) -> None:
     trace = data.draw(traces())
     target = machine_of(data, pinned=data.draw(st.sampled_from([0, 20, 10_000])))
-    assume(trace.peak_load > 1)
-    limit = data.draw(st.integers(1, trace.peak_load - 1))
+    assume(trace.peak_live_bytes > 1)
+    limit = data.draw(st.integers(1, trace.peak_live_bytes - 1))
     try:
         plan = search(trace, target, limit, effort=1e-6, seed=data.draw(st.integers(0, 3)))
     except Infeasible as stop:
@@ -74,7 +74,7 @@ def test_ops_that_take_no_time(recompute: bool) -> None:
     swapped = plan.apply(trace)
     greedy = autoswap(trace, machine, 12, threshold=1).apply(trace)
     known = simulate(greedy, machine, capacity=12).makespan
-    assert swapped.peak_load <= 12 and simulate(swapped, machine, capacity=12).makespan <= known
+    assert swapped.peak_live_bytes <= 12 and simulate(swapped, machine, capacity=12).makespan <= known
 
 
 @pytest.mark.jit
@@ -83,7 +83,7 @@ def test_half_duplex_and_the_pinned_budget_are_honoured_by_the_lowest_limit(data
     trace = data.draw(traces())
     target = machine_of(data, pinned=data.draw(st.sampled_from([0, 8, 20])))
     plan, limit = lowest(trace, target, stall=0.1, effort=1e-5)
-    if trace.peak_load:
+    if trace.peak_live_bytes:
         check_plan(trace, target, plan, limit)
     if plan.decisions:  # with two streams, waiting for memory may cost time without any swap
         assert overhead(trace, target, plan, limit) <= 0.1
@@ -93,7 +93,7 @@ def test_half_duplex_and_the_pinned_budget_are_honoured_by_the_lowest_limit(data
 @pytest.mark.jit
 def test_the_same_seed_gives_the_same_plan() -> None:
     trace = bundled("resnet18")
-    limit = trace.peak_load * 42 // 100
+    limit = trace.peak_live_bytes * 42 // 100
     once, again, other = (search(trace, GTX, limit, effort=0.02, seed=seed) for seed in (3, 3, 4))
     assert once == again != other
 
@@ -103,17 +103,17 @@ def test_the_same_seed_gives_the_same_plan() -> None:
 def test_vgg16_needs_no_stall_at_60_percent_and_little_at_40() -> None:
     trace = bundled("vgg16")
     for percent, most in ((60, 0.0), (40, 0.16)):  # AutoSwap: 0.6 and 20 %
-        limit = trace.peak_load * percent // 100
+        limit = trace.peak_live_bytes * percent // 100
         plan = search(trace, GTX, limit, effort=0.1)
         assert overhead(trace, GTX, plan, limit) <= most
     plan, limit = lowest(trace, GTX, effort=0.05)
-    assert limit < 0.6 * trace.peak_load
+    assert limit < 0.6 * trace.peak_live_bytes
     check_plan(trace, GTX, plan, limit)
 
 
 def test_a_trace_that_fits_needs_no_plan() -> None:
     trace = bundled("mlp3")
-    assert search(trace, GTX, trace.peak_load) == Plan((), trace.n, trace.name)
+    assert search(trace, GTX, trace.peak_live_bytes) == Plan((), trace.n, trace.name)
 
 
 def test_nothing_to_swap_leaves_the_peak() -> None:
@@ -127,14 +127,14 @@ def test_nothing_to_swap_leaves_the_peak() -> None:
 def test_an_effort_that_is_none_is_refused(wrong: dict[str, float]) -> None:
     trace = bundled("mlp3")
     with pytest.raises(ValueError, match=rf"^{next(iter(wrong))}: {next(iter(wrong.values()))} .*positive and finite"):
-        search(trace, GTX, trace.peak_load * 95 // 100, **wrong)
+        search(trace, GTX, trace.peak_live_bytes * 95 // 100, **wrong)
 
 
 @pytest.mark.jit
 def test_time_up_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = bundled("vgg16")
     texts: list[str] = []
-    limit, moment = trace.peak_load * 55 // 100, 0.0
+    limit, moment = trace.peak_live_bytes * 55 // 100, 0.0
 
     def hear(text: str) -> None:
         nonlocal moment
@@ -163,8 +163,8 @@ def test_a_gap_that_pays_only_with_another_one_is_found() -> None:
 def test_the_search_is_never_worse_than_what_it_starts_from(data: st.DataObject) -> None:
     trace = data.draw(steps())
     target = machine_of(data, pinned=data.draw(st.sampled_from([0, 20, 10_000])))
-    assume(trace.peak_load > 1)
-    limit = data.draw(st.integers(max(trace.peak_load // 2, 1), trace.peak_load - 1))
+    assume(trace.peak_live_bytes > 1)
+    limit = data.draw(st.integers(max(trace.peak_live_bytes // 2, 1), trace.peak_live_bytes - 1))
 
     def time(planner) -> int | None:  # type: ignore[no-untyped-def]
         try:
@@ -203,8 +203,8 @@ def makespan(trace: Trace, machine: Machine, limit: int, planner: Callable[..., 
 @given(st.data())
 def test_a_search_of_any_effort_is_at_or_below_all_that_it_asks(data: st.DataObject) -> None:
     trace, target = data.draw(steps()), machine_of(data, pinned=data.draw(st.sampled_from([0, 20, 10_000])))
-    assume(trace.peak_load > 1)
-    limit = data.draw(st.integers(max(trace.peak_load // 2, 1), trace.peak_load - 1))
+    assume(trace.peak_live_bytes > 1)
+    limit = data.draw(st.integers(max(trace.peak_live_bytes // 2, 1), trace.peak_live_bytes - 1))
     recompute = data.draw(st.booleans())
     some = (*CHEAP, *MORE, *((PROGRAM,) if trace.n <= SMALL and recompute else ()))
     for effort, asked in ((1e-6, CHEAP), (0.1 + 1e-6, some), (0.25 + 1e-6, (*some, *SLOW))):
@@ -231,7 +231,7 @@ def patched(**constants: float) -> Iterator[None]:
 @pytest.mark.parametrize("path", shared("traces/*.json.gz"), ids=lambda p: p.name.split(".")[0])
 def test_on_shared_traces_too(path: Path, recompute: bool) -> None:
     trace = load(path).trace
-    limit = max(trace.peak_load * 6 // 10, floor(trace)[1])
+    limit = max(trace.peak_live_bytes * 6 // 10, floor(trace)[1])
     asked = planners(trace, 0.1, recompute=recompute)
     with patched(WORK=1.0):
         reached = makespan(trace, GTX, limit, partial(search, effort=0.1, recompute=recompute, algorithms={}))
@@ -241,7 +241,7 @@ def test_on_shared_traces_too(path: Path, recompute: bool) -> None:
 @pytest.mark.jit
 def test_a_plan_without_overhead_ends_the_search() -> None:
     trace, texts = bundled("vgg16"), list[str]()
-    limit = trace.peak_load * 97 // 100
+    limit = trace.peak_live_bytes * 97 // 100
     plan = search(trace, GTX, limit, progress=texts.append)
     assert texts == ["published planners"] and overhead(trace, GTX, plan, limit) == 0
 
@@ -249,14 +249,14 @@ def test_a_plan_without_overhead_ends_the_search() -> None:
 def test_who_is_slow_does_not_take_the_time_of_who_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that each planner moves on by what it says; `slow` takes all that it is given."""
     trace, moment, asked = bundled("mlp3"), 0.0, list[tuple[str, float]]()
-    limit = trace.peak_load * 97 // 100
+    limit = trace.peak_live_bytes * 97 // 100
 
     def named(name: str, takes: float) -> Callable[..., Plan]:
         def planner(trace: Trace, machine: Machine, limit: int) -> Plan:
             nonlocal moment
             asked.append((name, round(work.left(), 3)))
             moment += min(takes, work.left())
-            raise NotReached(trace.peak_load, limit)
+            raise NotReached(trace.peak_live_bytes, limit)
 
         return planner
 
@@ -277,7 +277,7 @@ def test_who_is_slow_does_not_take_the_time_of_who_is_cheap(monkeypatch: pytest.
 def test_cut_short_a_search_has_what_the_cheap_ones_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is up as soon as the first planner that takes seconds is asked."""
     trace, moment = bundled("vgg16"), 0.0
-    limit = trace.peak_load * 45 // 100
+    limit = trace.peak_live_bytes * 45 // 100
 
     def slow(*args: object, **options: object) -> Plan:
         nonlocal moment
@@ -331,7 +331,7 @@ def test_the_same_plan_with_and_without_the_compiler(seed: int, makespan: int, d
     )
     trace = Trace(Buffers.make(size, range(8), range(n, 8, -1)), ops)
     target = Machine("m", 1000, Link(1.0, 0.5), Link(1.0, 0.5), 1.0, 1.0)
-    limit = trace.peak_load * 60 // 100
+    limit = trace.peak_live_bytes * 60 // 100
     plan = search(trace, target, limit, effort=1e-4, seed=seed, algorithms={})  # a published one takes 261 ns
     assert simulate(plan.apply(trace), target, capacity=limit).makespan == makespan
     assert crc32(plan.to_json().encode()) == digest

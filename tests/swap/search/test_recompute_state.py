@@ -134,9 +134,9 @@ def test_one_change_after_another_is_what_apply_makes_of_all(data: st.DataObject
     assert drops.added_ns.sum() == durations[is_recomputation].sum()
     np.testing.assert_array_equal(drops.duration, durations[~is_recomputation])
     np.testing.assert_array_equal(drops.duration - drops.extra_ns, target.durations(fastest(trace, walk.choices)))
-    np.testing.assert_array_equal(drops.occupied[1::2], recomputed.load()[~is_recomputation])
+    np.testing.assert_array_equal(drops.occupied[1::2], recomputed.live_bytes()[~is_recomputation])
     at_places = max((drops.occupied[2 * place] for place in np.flatnonzero(drops.targets)), default=0)
-    assert max(drops.occupied[1::2].max(), at_places) == recomputed.peak_load
+    assert max(drops.occupied[1::2].max(), at_places) == recomputed.peak_live_bytes
     values = [x for x in decisions if isinstance(x, Recompute | Hold)]
     targets = [x for x in values if isinstance(x, Recompute) or x.at >= 0]
     windows = walk.windows

@@ -37,7 +37,7 @@ def test_whatever_is_accepted_a_state_stays_whole(seed: int) -> None:
     trace, budget = net(seed, 7), 60
     machine = replace(CARD, out=Link(0.0, 0.5), into=Link(0.0, 0.5), duplex=seed % 2 == 0)
     menu = {op: [Variant(op, "slow", 60, 0)] for op in range(1, trace.n, 3)}
-    instance = Instance.of(trace, machine, trace.peak_load * 55 // 100, recompute=True, algorithms=menu)
+    instance = Instance.of(trace, machine, trace.peak_live_bytes * 55 // 100, recompute=True, algorithms=menu)
     walk = SearchWalk(instance, 1e-5, seed)
     seen = np.zeros(5, np.int64)
     for _ in range(40):

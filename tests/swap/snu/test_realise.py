@@ -112,10 +112,10 @@ def test_orders_are_simulated_until_the_deadline(monkeypatch: pytest.MonkeyPatch
 def test_a_solution_in_which_nothing_is_swapped() -> None:
     trace = held_over(2, 4)
     fluid, breaks = relax(trace, GTX, stalls=True), np.arange(10)
-    some = program.WholeProgram(fluid, breaks, trace.peak_load, 8)
+    some = program.WholeProgram(fluid, breaks, trace.peak_live_bytes, 8)
     nothing = some.gone_at(np.full(some.rows.columns, 0.4))
     for gap, instant in (nothing, [np.zeros(0, np.int64)] * 2):
         swapped = SwappedGaps.of(fluid, breaks, gap, instant)
         assert len(swapped) == 0
-        assert (swapped.live_bytes(trace, 1).load == trace.load()).all()
+        assert (swapped.live_bytes(trace, 1).load == trace.live_bytes()).all()
         assert len(swapped.drop_needless(trace, 8)) == 0

@@ -64,15 +64,15 @@ def test_schedules_of_several_jobs(data: st.DataObject) -> None:
         "least": data.draw(st.booleans()),
         "rounds": data.draw(st.sampled_from([None, 1, 3])),
     }
-    before = sum(job.trace.peak_load for job in jobs)
+    before = sum(job.trace.peak_live_bytes for job in jobs)
     capacity = data.draw(st.integers(1, max(before, 1)))
     found = schedule(jobs, machine, capacity, **options)
     host = 0
     for job, one in zip(jobs, found):
         swapped = one.plan.apply(job.trace)
-        assert swapped.peak_load == one.peak
+        assert swapped.peak_live_bytes == one.peak
         check.data_flow(job.trace, swapped)
-        host += int(swapped.load(host=True).max()) - int(job.trace.load(host=True).max())
+        host += int(swapped.live_bytes(host=True).max()) - int(job.trace.live_bytes(host=True).max())
         on_device = int((~job.trace.buffers.host).sum())
         assert len({swap.buffer for swap in one.plan.swaps}) <= math.floor(job.ratio * on_device + 1e-9)
         whole, period = copies(job, one, machine), int(job.duration.sum())
@@ -123,7 +123,7 @@ def test_the_biggest_tensor_of_the_peak_goes_first(machine: Machine) -> None:
     assert [swap.buffer for swap in tensile(trace, machine, 149).swaps] == [1]
     both = tensile(trace, machine, 120)  # op 2 holds 140 then; buffer 1 cannot be off the device so soon, buffer 0 can
     assert sorted(swap.buffer for swap in both.swaps) == [0, 1]
-    assert both.apply(trace).peak_load == 120
+    assert both.apply(trace).peak_live_bytes == 120
 
 
 def test_earliest_out_and_latest_in(machine: Machine) -> None:
@@ -193,10 +193,10 @@ def test_ratios_are_priorities(machine: Machine) -> None:
 def test_recomputes_only_where_swaps_do_not_do() -> None:
     slow = tiny_machine().with_(pinned=0)
     trace = bundled("resnet18")
-    (found,) = schedule([Task(trace, slow.durations(trace))], slow, trace.peak_load * 9 // 10)
+    (found,) = schedule([Task(trace, slow.durations(trace))], slow, trace.peak_live_bytes * 9 // 10)
     assert not found.plan.swaps and any(isinstance(d, Recompute) for d in found.plan.decisions)
     swapped = found.plan.apply(trace)
-    assert swapped.peak_load == found.peak and (swapped.ops.role == RECOMPUTE).any()
+    assert swapped.peak_live_bytes == found.peak and (swapped.ops.role == RECOMPUTE).any()
     check.data_flow(trace, swapped)
 
 
@@ -205,20 +205,20 @@ def test_recomputations_alone(data: st.DataObject) -> None:
     trace = data.draw(st.one_of(nets(), steps(streams=1)))
     machine = tiny_machine().with_(pinned=data.draw(st.sampled_from([0, 16, 48])), out=NEVER, into=NEVER)
     duration = np.array(data.draw(st.lists(st.integers(1, 100), min_size=trace.n, max_size=trace.n)), np.int64)
-    capacity = data.draw(st.integers(1, max(trace.peak_load, 1)))
+    capacity = data.draw(st.integers(1, max(trace.peak_live_bytes, 1)))
     (found,) = schedule([Task(trace, duration)], machine, capacity)
     swapped = found.plan.apply(trace)
-    assert swapped.peak_load == found.peak
+    assert swapped.peak_live_bytes == found.peak
     check.data_flow(trace, swapped)
     assert not found.plan.swaps
-    assert swapped.load(host=True).max() <= machine.pinned
+    assert swapped.live_bytes(host=True).max() <= machine.pinned
     assert not any(
         trace.buffers.persistent[decision.buffer]
         for decision in found.plan.decisions
         if isinstance(decision, Recompute)
     )
     if found.plan.decisions:
-        assert trace.peak_load > capacity
+        assert trace.peak_live_bytes > capacity
         dropped, n = found.plan.decisions[0], trace.n
         can = recomputable(trace, machine)
         spans, op = can.gaps, trace.peak[0]
@@ -231,8 +231,8 @@ def test_recomputations_alone(data: st.DataObject) -> None:
                 int(spans.buffer[gap]), int(spans.after[gap]), int(spans.before[gap]), int(spans.before[gap])
             )
             alone = Plan((row,), n).apply(trace)
-            beside = alone.load()[alone.ops.role == RECOMPUTE].max()
-            assert beside >= trace.peak_load or alone.load(host=True).max() > machine.pinned
+            beside = alone.live_bytes()[alone.ops.role == RECOMPUTE].max()
+            assert beside >= trace.peak_live_bytes or alone.live_bytes(host=True).max() > machine.pinned
 
 
 @pytest.mark.parametrize("peak", [1, 4])
@@ -248,7 +248,7 @@ def test_a_swap_that_would_not_lower_the_peak_is_not_made(machine: Machine, peak
 def test_of_equal_tensors_that_of_the_higher_peak_goes_first(machine: Machine) -> None:
     trace = hill(20, 60, 60, 60, 60, 60)
     job = Task(trace, machine.durations(trace))
-    both = schedule([job, job], machine, 2 * trace.peak_load - 100, link="job")
+    both = schedule([job, job], machine, 2 * trace.peak_live_bytes - 100, link="job")
     assert [len(one.plan.swaps) for one in both] == [1, 1]
 
 
@@ -265,7 +265,7 @@ def test_a_source_that_is_dropped_as_well_is_made_in_scratch() -> None:
     }
     again = found.plan.apply(trace)
     assert [op.of for op in again.ops if op.role == "recompute"] == [0, 1, 2, 0, 1, 0]
-    assert again.peak_load == found.peak == 24  # before op 4 no more than P, two of A, B and C
+    assert again.peak_live_bytes == found.peak == 24  # before op 4 no more than P, two of A, B and C
 
 
 def test_a_random_op_runs_again_only_if_the_host_can_keep_its_generator() -> None:
@@ -276,7 +276,7 @@ def test_a_random_op_runs_again_only_if_the_host_can_keep_its_generator() -> Non
             [Task(trace, np.full(3, 10))], tiny_machine().with_(pinned=pinned, out=NEVER, into=NEVER), 12
         )
         assert len(found.plan.decisions) == count
-        assert found.plan.apply(trace).load(host=True).max() == 16 * count
+        assert found.plan.apply(trace).live_bytes(host=True).max() == 16 * count
     both = schedule([Task(trace, np.full(3, 10))] * 2, tiny_machine().with_(pinned=16, out=NEVER, into=NEVER), 24)
     assert [len(one.plan.decisions) for one in both] == [1, 0]  # the jobs share what may be pinned
 
@@ -334,9 +334,9 @@ def test_bad_input_is_named(machine: Machine) -> None:
 )
 def test_shared_traces_to_the_byte(path: Path, option: str, value: bool) -> None:
     trace = read(path)
-    (found,) = schedule([Task(trace, RTX.durations(trace))], RTX, trace.peak_load // 2, **{option: value})
+    (found,) = schedule([Task(trace, RTX.durations(trace))], RTX, trace.peak_live_bytes // 2, **{option: value})
     swapped = found.plan.apply(trace)
-    assert swapped.peak_load == found.peak < trace.peak_load
+    assert swapped.peak_live_bytes == found.peak < trace.peak_live_bytes
     check.data_flow(trace, swapped)
 
 
@@ -349,9 +349,9 @@ def test_a_ratio_of_the_whole_system_is_a_share_of_all_that_is_swapped(ratio: fl
     trace, machine = bundled("vgg16"), Machine.named("rtx2080ti")
     ns = machine.durations(trace)
     both = [Task(trace, ns), Task(trace, ns, ratio)]
-    plans = [j.plan for j in schedule(both, machine, trace.peak_load * 8 // 5, ratio_of="system")]
+    plans = [j.plan for j in schedule(both, machine, trace.peak_live_bytes * 8 // 5, ratio_of="system")]
     first, second = (len(plan.swaps) for plan in plans)
     last = max(Counter(swap.buffer for swap in plans[1].swaps).values(), default=0)
     assert second - last <= ratio * (first + second) and (ratio or not second)
-    alone = [schedule(both[:1], machine, trace.peak_load * 4 // 5, ratio_of=of)[0].plan for of in ("job", "system")]
+    alone = [schedule(both[:1], machine, trace.peak_live_bytes * 4 // 5, ratio_of=of)[0].plan for of in ("job", "system")]
     assert alone[0] == alone[1]

@@ -24,8 +24,8 @@ def test_places_hold_what_recomputations_need_beside(trace: Trace, data: st.Data
         rounds.drop(row)
     swapped = Plan(tuple(rounds.taken), trace.n).apply(trace)
     check.data_flow(trace, swapped)
-    assert swapped.load(host=True).max() == job.host.peak <= 32
-    load, role, old = swapped.load(), swapped.ops.role, np.cumsum(swapped.ops.role != RECOMPUTE)
+    assert swapped.live_bytes(host=True).max() == job.host.peak <= 32
+    load, role, old = swapped.live_bytes(), swapped.ops.role, np.cumsum(swapped.ops.role != RECOMPUTE)
     for place in {decision.before for decision in rounds.taken}:
         assert job.footprint.at(place) == load[(role == RECOMPUTE) & (old == place)].max()
 
@@ -40,4 +40,4 @@ def test_two_recomputations_at_one_place_do_not_need_their_scratch_at_once() -> 
         rounds.drop(row)
     assert [decision.buffer for decision in rounds.taken] == [1, 3]
     # Before op 3: buffers 0, 6, 1 and the 35 beside it; then 0, 6, 1, 3 and the 5 beside that.
-    assert job.footprint.at(3) == 96 and max(Plan(tuple(rounds.taken), 4).apply(trace).load()[3:5]) == 96
+    assert job.footprint.at(3) == 96 and max(Plan(tuple(rounds.taken), 4).apply(trace).live_bytes()[3:5]) == 96

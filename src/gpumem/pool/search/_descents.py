@@ -217,7 +217,7 @@ class Descents:
     def _levels(self, turn: int) -> Iterator[I64]:
         """Yield buffers to search for: those of the largest size, of the largest area, and all there is time for."""
         buffers, free = self.problem.trace.buffers, self.problem.free[: self.most]
-        large = int(np.count_nonzero(buffers.size[free] >= LARGE * self.problem.trace.peak_load))
+        large = int(np.count_nonzero(buffers.size[free] >= LARGE * self.problem.trace.peak_live_bytes))
         # Nearly all buffers are searched as all of them: 0.8 and 1.2 are not tuned.
         if 0 < large < 0.8 * len(free):
             yield np.arange(large)

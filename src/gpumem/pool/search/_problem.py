@@ -92,7 +92,7 @@ class PlacementProblem:
         grain = int(np.gcd.reduce(np.append(buffers.size[ids], unit)))  # every top is a multiple of it
         load = self.peak_units(ids) * unit - int(self.padding[ids].max(initial=0))
         load = max(load, _peak(self.trace, buffers.size, ids), self.fixed_top)
-        return max(self.height(-(-load // grain) * grain), self.trace.peak_load, self.fixed_top)
+        return max(self.height(-(-load // grain) * grain), self.trace.peak_live_bytes, self.fixed_top)
 
     def load(self, ids: I64) -> int:
         """Return the peak live bytes of some buffers and of what is fixed, padded."""
@@ -233,4 +233,4 @@ def _fixed(trace: Trace, alignment: int, fixed: Mapping[int, int]) -> I64:
 
 def _peak(trace: Trace, size: I64, ids: I64) -> int:
     buffers = trace.buffers
-    return Trace.from_lifetimes(size[ids], buffers.start[ids], buffers.end[ids], n=trace.n).peak_load if len(ids) else 0
+    return Trace.from_lifetimes(size[ids], buffers.start[ids], buffers.end[ids], n=trace.n).peak_live_bytes if len(ids) else 0

@@ -166,9 +166,9 @@ def autoswap(  # noqa: PLR0913  a planner's options are its interface
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 7 // 10
+    >>> limit = trace.peak_live_bytes * 7 // 10
     >>> plan = autoswap(trace, machine, limit)
-    >>> plan.apply(trace).peak_load <= limit
+    >>> plan.apply(trace).peak_live_bytes <= limit
     True
 
     References
@@ -233,7 +233,7 @@ def best_plan(
         if makespan <= eligible.line.makespan:  # no overhead: no plan is better
             break
     if best is None:
-        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+        raise NotReached(trace.peak_live_bytes, limit, hint=work.LATE)
     best_host.settle(best.plan.swaps)
     return best
 
@@ -244,7 +244,7 @@ def candidates(
 ) -> Candidates:
     """Return the gaps that AutoSwap considers (section IV-A); parameters as in `autoswap`."""
     one_of("peaks", peaks, PEAKS)
-    load, spans = trace.load(), gaps(trace)
+    load, spans = trace.live_bytes(), gaps(trace)
     high = np.arange(trace.n) == trace.peak[0] if peaks == "first" else load > limit
     spans = spans.where(straddle(spans, high) & (spans.size >= max(threshold, 1)))
     line = simulate(trace, machine)

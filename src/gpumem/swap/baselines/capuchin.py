@@ -96,8 +96,8 @@ def capuchin(
     --------
     >>> from gpumem.io import bundled
     >>> trace = bundled("resnet18")
-    >>> plan = capuchin(trace, Machine.named("gtx1080ti"), trace.peak_load // 2)
-    >>> plan.apply(trace).peak_load <= trace.peak_load // 2
+    >>> plan = capuchin(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes // 2)
+    >>> plan.apply(trace).peak_live_bytes <= trace.peak_live_bytes // 2
     True
 
     References
@@ -107,7 +107,7 @@ def capuchin(
     if fits(trace, limit):
         return Plan.of(trace)
     if work.over():
-        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+        raise NotReached(trace.peak_live_bytes, limit, hint=work.LATE)
     pattern = AccessPattern.of(trace, machine, limit, threshold)
     choice = _choose(pattern, limit, recompute=recompute, queue=queue)
     return _with_feedback(pattern, choice, limit, feedback)
@@ -117,7 +117,7 @@ def _choose(pattern: AccessPattern, limit: int, *, recompute: bool, queue: bool)
     """Of the policies that reach the limit, the choice with the shortest iteration, as it is without feedback."""
     swap_only = CapuchinPolicy(recompute=False, in_scratch=False, queue=queue)
     both = [CapuchinPolicy(recompute=True, in_scratch=in_scratch, queue=queue) for in_scratch in (False, True)]
-    reached, choices = pattern.trace.peak_load, list[Choice]()
+    reached, choices = pattern.trace.peak_live_bytes, list[Choice]()
     for policy in [*both, swap_only] if recompute else [swap_only]:
         peak, choice = _reach(pattern, limit, policy)
         reached = min(reached, peak)
@@ -135,7 +135,7 @@ def _reach(pattern: AccessPattern, limit: int, policy: CapuchinPolicy) -> tuple[
 
     `select` does not know what recomputations hold, so it is asked for so much less as the peak was too high.
     """
-    target, lowest = limit, pattern.trace.peak_load
+    target, lowest = limit, pattern.trace.peak_live_bytes
     while target > 0 and not work.over():
         choice = select(pattern, target, policy)
         peak = _lowest_live(pattern, choice, _due(pattern, choice), limit).peak

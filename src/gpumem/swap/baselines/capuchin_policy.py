@@ -122,7 +122,7 @@ class AccessPattern:
         size = spans.size
         out_ns, in_ns = machine.out.copy_ns(size), machine.into.copy_ns(size)
         free_ns = line.start[spans.before % n] - in_ns - line.end[spans.after] - out_ns
-        high = trace.load() > limit
+        high = trace.live_bytes() > limit
         chosen = (spans.before < n) & (size >= max(threshold, 1)) & straddle(spans, high)
         most = np.where(chosen, NO_END, -1)  # others are not looked at: their chains would fill memory
         values = recomputable(trace, machine, spans, most=most, earlier=False)

@@ -105,8 +105,8 @@ def checkpoint(
     --------
     >>> from gpumem.io import bundled
     >>> trace = bundled("resnet18")
-    >>> plan = checkpoint(trace, Machine.named("gtx1080ti"), trace.peak_load // 2)
-    >>> plan.apply(trace).peak_load <= trace.peak_load // 2
+    >>> plan = checkpoint(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes // 2)
+    >>> plan.apply(trace).peak_live_bytes <= trace.peak_live_bytes // 2
     True
 
     References
@@ -202,13 +202,13 @@ def _equal_segments(request: _Request, chosen: _Droppable, segments: int | None)
     The paper's rule (Chen et al. 2016): about sqrt(n) segments (section 4.1), or as many as a budget asks for (4.2).
     """
     trace = request.trace
-    best = trace.peak_load, Plan.of(trace)
+    best = trace.peak_live_bytes, Plan.of(trace)
     for count in work.each([segments] if segments is not None else _counts(len(chosen.rows))):
         plan = Plan.of(trace, _dropped(trace, chosen, count))
         after = plan.apply(trace)
-        pinned = int(after.load(host=True).max(initial=0))
-        if after.peak_load < best[0] and pinned <= request.machine.pinned:
-            best = after.peak_load, plan
+        pinned = int(after.live_bytes(host=True).max(initial=0))
+        if after.peak_live_bytes < best[0] and pinned <= request.machine.pinned:
+            best = after.peak_live_bytes, plan
         if best[0] <= request.limit:
             break
     return best

@@ -87,8 +87,8 @@ def vdnn(
     --------
     >>> from gpumem.io import bundled
     >>> trace = bundled("resnet18")
-    >>> plan = vdnn(trace, Machine.named("gtx1080ti"), trace.peak_load * 3 // 4, layers="conv")
-    >>> plan.apply(trace).peak_load <= trace.peak_load * 3 // 4
+    >>> plan = vdnn(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes * 3 // 4, layers="conv")
+    >>> plan.apply(trace).peak_live_bytes <= trace.peak_live_bytes * 3 // 4
     True
 
     References
@@ -98,9 +98,9 @@ def vdnn(
     if fits(trace, limit):
         return Plan.of(trace)
     if work.over():  # later there is nothing to cut short: the policy makes one plan, without a search
-        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+        raise NotReached(trace.peak_live_bytes, limit, hint=work.LATE)
     plan = Plan.of(trace, offloads(trace, machine, limit, layers=layers, strict=strict))
-    if (peak := plan.apply(trace).peak_load) > limit:
+    if (peak := plan.apply(trace).peak_live_bytes) > limit:
         hint = "all layers offload more" if layers == "conv" else "vDNN offloads what layers read, and nothing else"
         raise NotReached(peak, limit, hint=hint)
     return plan

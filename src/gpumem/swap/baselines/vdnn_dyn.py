@@ -74,7 +74,7 @@ def vdnn_dyn(
     >>> from gpumem.swap.baselines.vdnn import vdnn
     >>> trace, machine = bundled("resnet18"), Machine.named("gtx1080ti")
     >>> for percent, layers in ((70, "conv"), (50, "all")):
-    ...     limit = trace.peak_load * percent // 100
+    ...     limit = trace.peak_live_bytes * percent // 100
     ...     vdnn_dyn(trace, machine, limit) == vdnn(trace, machine, limit, layers=layers)
     True
     True
@@ -86,16 +86,16 @@ def vdnn_dyn(
     check_ops(algorithms or (), trace)
     menu = menu_of(trace, machine) if algorithms is None else algorithms
     lean = smallest(trace, machine, menu)
-    if fits(lean, limit) and trace.peak_load <= limit:
+    if fits(lean, limit) and trace.peak_live_bytes <= limit:
         return Plan.of(trace)
-    lowest = trace.peak_load
+    lowest = trace.peak_live_bytes
     for layers, is_downgraded in work.each(PASSES):
         swaps = offloads(trace, machine, limit, layers=layers, strict=strict) if layers else []
         headroom = _headroom(lean, swaps, limit) if is_downgraded else np.full(trace.n, LARGE)
         chosen = [fastest_way(variants, int(headroom[op])) for op, variants in menu.items()]
         changed = (variant for variant in chosen if variant.name != trace.ops.name[variant.op])
         plan = Plan.of(trace, [*swaps, *changed])
-        if (peak := plan.apply(trace).peak_load) <= limit:
+        if (peak := plan.apply(trace).peak_live_bytes) <= limit:
             return plan
         lowest = min(lowest, peak)
     raise NotReached(lowest, limit, hint=work.hint("vDNN offloads what layers read, and nothing else"))
@@ -105,5 +105,5 @@ def _headroom(lean: Trace, swaps: Sequence[Swap], limit: int) -> I64:
     """Return the free bytes below the limit at each op, with the smallest workspaces (`lean`) and these swaps."""
     spans = np.array([(swap.release, swap.prefetch, lean.buffers.size[swap.buffer]) for swap in swaps], np.int64)
     release, prefetch, size = spans.reshape(-1, 3).T
-    headroom: I64 = limit - (lean.load() - around(release, prefetch, size, lean.n))
+    headroom: I64 = limit - (lean.live_bytes() - around(release, prefetch, size, lean.n))
     return headroom

@@ -80,7 +80,7 @@ def online(
     --------
     >>> from gpumem.io import bundled
     >>> trace = bundled("vgg16")
-    >>> run = online(trace, Machine.named("gtx1080ti"), trace.peak_load * 3 // 4)
+    >>> run = online(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes * 3 // 4)
     >>> run.how == RAN, run.again > 0
     (True, True)
     """
@@ -141,8 +141,8 @@ def dtr(
     --------
     >>> from gpumem.io import bundled
     >>> trace = bundled("resnet18")
-    >>> plan = dtr(trace, Machine.named("gtx1080ti"), trace.peak_load * 2 // 3)
-    >>> plan.apply(trace).peak_load <= trace.peak_load * 2 // 3
+    >>> plan = dtr(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes * 2 // 3)
+    >>> plan.apply(trace).peak_live_bytes <= trace.peak_live_bytes * 2 // 3
     True
 
     References
@@ -152,7 +152,7 @@ def dtr(
     if fits(trace, limit):
         return Plan.of(trace)
     storages, judge = DtrStorages.of(trace, machine), Judge(trace, machine, limit)
-    budgets = _Budgets(floor(trace)[1], trace.peak_load, limit)
+    budgets = _Budgets(floor(trace)[1], trace.peak_live_bytes, limit)
     for _ in work.each(range(TRIES)):
         limits, slack = _limits(storages, budgets.budget, OVERHEAD), FAR
         run = follow(storages, limits, HEURISTICS[heuristic], POLICIES[free])
@@ -160,7 +160,7 @@ def dtr(
             plan = Plan.of(trace, decisions(trace, run.residency))
             swapped = plan.apply(trace)
             judge.offer(plan, swapped)
-            slack = limit - swapped.peak_load
+            slack = limit - swapped.peak_live_bytes
         if not budgets.go_on(slack):
             break
     if judge.best is None:

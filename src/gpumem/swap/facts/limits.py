@@ -32,7 +32,7 @@ def trimmed(trace: Trace, limit: int, *, always: bool) -> Trace:
 
     Those of values that recomputations may need are dropped only where it must be.
     """
-    if limit >= trace.peak_load or not (always or limit < _most_held(trace)[1]):
+    if limit >= trace.peak_live_bytes or not (always or limit < _most_held(trace)[1]):
         return trace
     less = without_tails(trace)
     return without_tails(trace, every=True) if limit < _most_held(less)[1] else less
@@ -53,7 +53,7 @@ def keep_tails(trace: Trace, plan: Plan, machine: Machine, limit: int) -> Plan:
         undropped = {*drops[:count]}
         candidate = replace(plan, decisions=tuple(decision for decision in plan.decisions if decision not in undropped))
         swapped = candidate.apply(trace)
-        is_fine = swapped.peak_load <= limit and simulate(swapped, machine, capacity=limit).makespan <= least
+        is_fine = swapped.peak_live_bytes <= limit and simulate(swapped, machine, capacity=limit).makespan <= least
         best = candidate if is_fine else best
         return is_fine
 
@@ -66,7 +66,7 @@ def keep_tails(trace: Trace, plan: Plan, machine: Machine, limit: int) -> Plan:
 
 
 def _most_held(trace: Trace) -> tuple[int, int]:
-    held = without(trace.load(), gaps(trace))
+    held = without(trace.live_bytes(), gaps(trace))
     return int(np.argmax(held)), int(held.max())
 
 
@@ -83,7 +83,7 @@ def fits(trace: Trace, limit: int) -> bool:
     """
     if limit < 1:
         raise ValueError(f"limit: {limit} bytes is below 1")
-    if trace.peak_load <= limit:
+    if trace.peak_live_bytes <= limit:
         return True
     op, needs = floor(trace)
     if limit < needs:
@@ -119,7 +119,7 @@ class Judge:
         `swapped`: what it makes of the trace, where that is known.
         """
         swapped = plan.apply(self.trace) if swapped is None else swapped
-        load, pinned = swapped.peak_load, int(swapped.load(host=True).max())
+        load, pinned = swapped.peak_live_bytes, int(swapped.live_bytes(host=True).max())
         if pinned <= self.machine.pinned:
             self.lowest = min(self.lowest, load)
         elif load <= self.limit:
@@ -140,7 +140,7 @@ class Judge:
 
     def missed(self, otherwise: str) -> NotReached:
         """Return what to raise without a plan: the lowest peak, and what plans that keep to the limit lack."""
-        hints, reached = [work.hint(otherwise)], min(self.lowest, self.trace.peak_load)
+        hints, reached = [work.hint(otherwise)], min(self.lowest, self.trace.peak_live_bytes)
         if self.pinned < FAR:
             has = f"{self.machine.name} has {exact(self.machine.pinned)}"
             lacking = f"a plan within the limit keeps {exact(self.pinned)} of pinned memory at least, {has}"

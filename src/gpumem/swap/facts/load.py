@@ -144,5 +144,5 @@ def at_places(trace: Trace, *, host: bool = False) -> I64:
     counted = (table.host == host) & (begin < table.end)
     held = np.empty(2 * trace.n, np.int64)
     held[::2] = around(begin[counted], table.end[counted], table.size[counted], trace.n)
-    held[1::2] = trace.load(host=host)
+    held[1::2] = trace.live_bytes(host=host)
     return held

@@ -95,8 +95,8 @@ def operators(trace: Trace, machine: Machine, plan: Plan, limit: int, *, algorit
     >>> from gpumem import bundled
     >>> from gpumem.simulator import workspaces
     >>> trace, machine = workspaces.add(bundled("vgg16")), Machine.named("p40")
-    >>> plan = operators(trace, machine, Plan.of(trace), trace.peak_load * 95 // 100)
-    >>> len(plan.decisions), plan.apply(trace).peak_load <= trace.peak_load * 95 // 100
+    >>> plan = operators(trace, machine, Plan.of(trace), trace.peak_live_bytes * 95 // 100)
+    >>> len(plan.decisions), plan.apply(trace).peak_live_bytes <= trace.peak_live_bytes * 95 // 100
     (2, True)
     """
     menu = menu_of(trace, machine) if algorithms is None else algorithms
@@ -104,7 +104,7 @@ def operators(trace: Trace, machine: Machine, plan: Plan, limit: int, *, algorit
     bare = Plan.of(trace, [*moves, *(min(variants, key=_small) for variants in menu.values())], blocking=plan.blocking)
     rewritten = bare.apply(trace)
     own, place, chosen = recorded(trace, machine, menu), _places(rewritten), dict[int, Variant]()
-    load, of, role = rewritten.load().tolist(), rewritten.ops.of.tolist(), rewritten.ops.role.tolist()
+    load, of, role = rewritten.live_bytes().tolist(), rewritten.ops.of.tolist(), rewritten.ops.role.tolist()
     back = {int(source): position for position, source in enumerate(trace.ops.of.tolist())}
     decided: list[Variant] = []
     for index, (source, role_now) in enumerate(zip(of, role)):

@@ -74,7 +74,7 @@ def kept_over(found: Gaps, op: int, ops: int) -> Bool:
 
 def barred(trace: Trace, machine: Machine) -> Bool:
     """Return the random ops, if the host cannot hold the states of all their generators: none may be recomputed."""
-    room = machine.pinned - int(trace.load(host=True).max(initial=0))
+    room = machine.pinned - int(trace.live_bytes(host=True).max(initial=0))
     short: Bool = trace.ops.rng & (GENERATOR_BYTES * int(trace.ops.rng.sum()) > room)
     return short
 

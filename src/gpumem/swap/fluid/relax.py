@@ -106,7 +106,7 @@ def relax(trace: Trace, machine: Machine, *, stalls: bool, recompute: bool = Fal
     time, held = times.start[: ops + 1], _held(trace)
     if not stalls:
         gaps = gaps.where(times.start[gaps.before] - times.end[gaps.after] >= gaps.in_ns)
-    free = _tiny(gaps, ops, tiny * trace.peak_load)
+    free = _tiny(gaps, ops, tiny * trace.peak_live_bytes)
     held, gaps = held - _covered(gaps.where(free), ops), gaps.where(~free)
     instants = (2 * gaps.opens + 1, 2 * gaps.after + 2, 2 * gaps.before - 1, 2 * gaps.before)
     again = least_again(trace, duration, gaps) if recompute else np.full(len(gaps), np.inf)

@@ -98,7 +98,7 @@ def problem(
     decisions = () if plan is None else plan.decisions
     planned = {(d.buffer, d.after) for d in decisions if isinstance(d, Swap | Recompute)}
     candidates = windows(trace, machine)
-    candidates = candidates.where((candidates.size >= SMALLEST * trace.peak_load) | _in_plan(candidates, planned, ops))
+    candidates = candidates.where((candidates.size >= SMALLEST * trace.peak_live_bytes) | _in_plan(candidates, planned, ops))
     lasts = (
         begin[candidates.before % ops]
         - end[candidates.after % ops]
@@ -155,7 +155,7 @@ def _useful(candidates: Windows, lasts: I64, trace: Trace, goal: int) -> Bool:
     """
     long: Bool = lasts > candidates.in_ns
     off_device = around(candidates.after[long] + 1, candidates.before[long], candidates.size[long], trace.n)
-    return long if (trace.load() - off_device).max() <= goal else np.ones(len(candidates), np.bool_)
+    return long if (trace.live_bytes() - off_device).max() <= goal else np.ones(len(candidates), np.bool_)
 
 
 def _within(candidates: Windows, ops: int) -> Spans:

@@ -144,7 +144,7 @@ def search(  # noqa: PLR0913  the options of a planner, by keyword
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 61 // 100
+    >>> limit = trace.peak_live_bytes * 61 // 100
     >>> plan = search(trace, machine, limit, effort=0.01)
     >>> simulate(plan.apply(trace), machine, capacity=limit).overhead(simulate(trace, machine))
     0.0
@@ -160,7 +160,7 @@ def search(  # noqa: PLR0913  the options of a planner, by keyword
     check_ops(algorithms or (), trace)
     menu = (menu_of(trace, machine) if algorithms is None else algorithms) if recompute else {}
     menu = {variants[0].op: variants for variants in choices_of(trace, machine, menu)}
-    if fits(smallest(trace, machine, menu), limit) and trace.peak_load <= limit:
+    if fits(smallest(trace, machine, menu), limit) and trace.peak_live_bytes <= limit:
         return keep_tails(tails.trace, tails.dropped(Plan.of(trace)), machine, limit)
     judge = Judge(trace, machine, limit)
     known, pace = dict[int, Plan](), Pace()
@@ -233,18 +233,18 @@ def lowest(
         return tails.dropped(plan), limit
     least = floor(trace)[1]
     walk = SearchWalk(Instance.of(trace, machine, least), effort, seed)
-    if trace.peak_load <= least or not len(walk.windows):
-        return Plan.of(trace), trace.peak_load
+    if trace.peak_live_bytes <= least or not len(walk.windows):
+        return Plan.of(trace), trace.peak_live_bytes
     walk.without_stalls(LOWER)
     reached = [(walk.plan(), int(walk.limits[BEST_LIMIT]))]
     if stall > 0:
         walk.a_little_stall(STALLING, int(stall * walk.state.problem.period))
         reached.append((walk.plan(), int(walk.limits[BEST_LIMIT])))
-    candidates = [(Plan.of(trace), trace.peak_load)]
+    candidates = [(Plan.of(trace), trace.peak_live_bytes)]
     for plan, limit in reached:
         swapped = plan.apply(trace)
         # The evaluator's times are exact for one compute stream only: the simulation has the last word.
-        limit = max(limit, swapped.peak_load)
+        limit = max(limit, swapped.peak_live_bytes)
         if simulate(swapped, machine, capacity=limit).overhead(baseline(trace, machine, swapped)) <= stall:
             candidates.append((plan, limit))
     return min(candidates, key=lambda candidate: candidate[1])

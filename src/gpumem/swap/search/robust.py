@@ -71,7 +71,7 @@ def most_robust(question: Question, plain: PlanFor, others: Sequence[PlanFor]) -
     """
     candidates: Candidates = {}
     for plan in _propose(question, plain, others):
-        if plan not in candidates and (swapped := plan.apply(question.trace)).peak_load <= question.limit:
+        if plan not in candidates and (swapped := plan.apply(question.trace)).peak_live_bytes <= question.limit:
             candidates[plan] = swapped
     costs = [question.overhead(swapped) for swapped in candidates.values()]
     # The first is the plan for the estimates: who plans for what may be off pays at most `PRICE` where nothing is.

@@ -109,7 +109,7 @@ class SearchWalk:
         self.points = int(drops.used[POINTS])
         retime(self.state)
         self.limits = np.zeros(4, np.int64)
-        peak = self.trace.peak_load
+        peak = self.trace.peak_live_bytes
         self.limits[[LIMIT, GOAL, BEST_LIMIT, BEST_DELAY]] = peak, instance.goal, peak, FAR
 
     @property
@@ -282,7 +282,7 @@ class SearchWalk:
             with self.pace.timed(self.cost) as taken:
                 done = taken[0] = anneal(*where, schedule, random)
             if self.has_best:
-                part = self.limits[BEST_LIMIT] / self.trace.peak_load
+                part = self.limits[BEST_LIMIT] / self.trace.peak_live_bytes
                 work.tell(f"{part:.1%} of the peak, stalls of {self.limits[BEST_DELAY]} ns")
             if done < steps:
                 return True

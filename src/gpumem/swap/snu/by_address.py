@@ -108,7 +108,7 @@ def by_address(
     >>> from gpumem.trace import rebatch
     >>> from gpumem.io import bundled
     >>> trace, machine = rebatch(bundled("resnet18"), 10), Machine.named("rx5700xt")
-    >>> capacity = trace.peak_load * 7 // 10
+    >>> capacity = trace.peak_live_bytes * 7 // 10
     >>> run = by_address(trace, machine, capacity)
     >>> run.turns[0].copies_in, run.turns[0].scattered  # five times enough bytes were free, in several pieces
     (6, 5)

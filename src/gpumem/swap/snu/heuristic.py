@@ -64,8 +64,8 @@ def heuristic(trace: Trace, machine: Machine, limit: int, *, seconds: float | No
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 7 // 10
-    >>> heuristic(trace, machine, limit).apply(trace).peak_load <= limit
+    >>> limit = trace.peak_live_bytes * 7 // 10
+    >>> heuristic(trace, machine, limit).apply(trace).peak_live_bytes <= limit
     True
 
     References
@@ -88,7 +88,7 @@ def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[
     they hold on the host. `line` is the unswapped iteration; the others as in `heuristic`.
     """
     live, spans = LiveBytes.of(trace, limit), gaps(trace)
-    spans = spans.where(straddle(spans, trace.load() > limit) & (spans.size > 0))
+    spans = spans.where(straddle(spans, trace.live_bytes() > limit) & (spans.size > 0))
     host, order = Pinned(trace, spans, machine.pinned), largest_first(spans, line)
     is_free, value = spans.constant, spans.value
     of_value = Csr.grouped(value, np.arange(len(value)), int(value.max(initial=-1)) + 1)

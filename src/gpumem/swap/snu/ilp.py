@@ -141,7 +141,7 @@ def solve_ilp(
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("mlp3"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 9 // 10
+    >>> limit = trace.peak_live_bytes * 9 // 10
     >>> ilp(trace, machine, limit, gap=0.05) == solve_ilp(trace, machine, limit, gap=0.05).plan
     True
 
@@ -198,13 +198,13 @@ class _Search(Incumbent):
             return
         fluid = relax(self.trace, self.machine, stalls=True)
         with work.part(share=SHARE):
-            refined = refine(fluid, self.trace.peak_load, self.limit, ROUNDS, SIZE)
+            refined = refine(fluid, self.trace.peak_live_bytes, self.limit, ROUNDS, SIZE)
         self.raise_bound(refined.dual, proves)
         breaks = refined.breaks
         few = np.unique(breaks // 2 * 2)
         few = few[np.linspace(0, len(few) - 1, min(COARSE, len(few))).round().astype(np.int64)]
         with work.part(share=SHARE):
-            self.solve_once(fluid.where(fluid.w.size >= COARSEST * self.trace.peak_load), few, proves=False)
+            self.solve_once(fluid.where(fluid.w.size >= COARSEST * self.trace.peak_live_bytes), few, proves=False)
         for _ in range(ROUNDS if work.hurried() else 0):
             if self.done or work.over() or not self.left:
                 break
@@ -221,7 +221,7 @@ class _Search(Incumbent):
 
     def solve_once(self, fluid: Fluid, breaks: I64, *, proves: bool) -> I64:
         """Solve the program once; return instants to add to its breakpoints."""
-        program = WholeProgram(fluid, breaks, self.trace.peak_load, self.limit, self.host)
+        program = WholeProgram(fluid, breaks, self.trace.peak_live_bytes, self.limit, self.host)
         solution = self.solve(program, proves)
         self.left = solution is not None
         if solution is None:
@@ -231,7 +231,7 @@ class _Search(Incumbent):
     @property
     def host(self) -> I64 | None:
         """Free bytes of the pinned budget at each op; None where they suffice for all that can be swapped."""
-        free = self.machine.pinned - self.trace.load(host=True)
+        free = self.machine.pinned - self.trace.live_bytes(host=True)
         return free if free.min() < self.trace.buffers.size.sum() else None
 
     def longest(self, program: WholeProgram) -> float:
@@ -253,7 +253,7 @@ class _Search(Incumbent):
         The cut says what the solution takes at least, its best simulated time: nothing is lost, since the plan that
         takes it is known.
         """
-        program = PlacedProgram(fluid, self.trace.peak_load, self.limit, self.trace.load(), self.host)
+        program = PlacedProgram(fluid, self.trace.peak_live_bytes, self.limit, self.trace.live_bytes(), self.host)
         for _ in range((SOLUTIONS if work.hurried() else FEW_SOLUTIONS) if proves else COARSE):
             if self.done or work.over() or not self.left:
                 break

@@ -130,9 +130,9 @@ def on_demand(
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 7 // 10
+    >>> limit = trace.peak_live_bytes * 7 // 10
     >>> plan = on_demand(trace, machine, limit)
-    >>> plan.apply(trace).peak_load <= limit
+    >>> plan.apply(trace).peak_live_bytes <= limit
     True
 
     References
@@ -142,7 +142,7 @@ def on_demand(
     if fits(trace, limit):
         return Plan.of(trace)
     if work.over():
-        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+        raise NotReached(trace.peak_live_bytes, limit, hint=work.LATE)
     run = follow(trace, machine, limit, victim=victim, iterations=iterations)
     evicted, live = _evict_more(trace, run, limit, pinned=machine.pinned)
     if live.over:
@@ -162,7 +162,7 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    >>> run = follow(trace, machine, trace.peak_load * 7 // 10)
+    >>> run = follow(trace, machine, trace.peak_live_bytes * 7 // 10)
     >>> run.period, run.short
     (1, 0)
     """

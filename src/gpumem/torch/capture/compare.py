@@ -121,7 +121,7 @@ class CaptureComparison(Shown):
             **{
                 side: {
                     "ops": t.n,
-                    "peak_load": t.peak_load,
+                    "peak_live_bytes": t.peak_live_bytes,
                     **dict(zip(("parameters", "parameter_bytes"), parameters(t))),
                 }
                 for side, t in sides.items()
@@ -155,7 +155,7 @@ class CaptureComparison(Shown):
         yield ["", "device", "host"]
         yield ["  ops", str(mine.n), str(theirs.n)]
         yield ["  of them the same", str(self.same), str(self.same)]
-        yield ["  peak live bytes", human(mine.peak_load), human(theirs.peak_load)]
+        yield ["  peak live bytes", human(mine.peak_live_bytes), human(theirs.peak_live_bytes)]
         yield ["  parameters", *(f"{count}: {human(size)}" for count, size in self._parameters)]
 
     def _expected(self) -> Iterator[list[str]]:
