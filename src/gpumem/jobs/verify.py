@@ -18,7 +18,7 @@ from gpumem.trace import I64, Trace
 
 if TYPE_CHECKING:
     from gpumem.jobs import Outcome
-    from gpumem.jobs.waterwave import Pipeline, SlotLog, Together
+    from gpumem.jobs.waterwave import Pipeline, SlotLog, CoSchedule
     from gpumem.simulator.machine import Machine
 
 EVENTS = 2_000_000  # of a log, above which it would take hours
@@ -26,7 +26,7 @@ ROUNDS = 2  # of a pipeline: it fills, is full and drains; not tuned
 
 
 @strict
-def together(traces: Sequence[Trace], both: Together, capacity: int) -> Checked:
+def together(traces: Sequence[Trace], both: CoSchedule, capacity: int) -> Checked:
     """Hold one trace of several jobs against the naive oracles; of huge ones some would take too long.
 
     Raises

@@ -14,7 +14,7 @@ from gpumem.jobs import Job, Outcome
 from gpumem.jobs.waterwave import (
     WAYS,
     Pipeline,
-    Together,
+    CoSchedule,
     rounds,
     simulate_together,
     temporal,
@@ -28,8 +28,8 @@ from tests.jobs.waterwave.jobs_together import MACHINE, judged
 from tests.strategies import nets
 
 
-def ran(jobs: Sequence[Job], limit: int, way=waterwave, **options) -> tuple[Outcome, list[tuple[list[str], Together]]]:
-    told: list[tuple[list[str], Together]] = []
+def ran(jobs: Sequence[Job], limit: int, way=waterwave, **options) -> tuple[Outcome, list[tuple[list[str], CoSchedule]]]:
+    told: list[tuple[list[str], CoSchedule]] = []
     out = simulate_together(
         jobs, MACHINE, limit, way, made=lambda inside, both: told.append(([j.name for j in inside], both)), **options
     )
@@ -46,7 +46,7 @@ def boundaries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop a run in which time stands still."""
     boundary, asked = rounds._Session.boundary, Counter[rounds._Session]()
 
-    def counted(session: rounds._Session) -> Together | None:
+    def counted(session: rounds._Session) -> CoSchedule | None:
         asked[session] += 1
         assert asked[session] < 1000, "the run does not end"
         return boundary(session)
@@ -141,7 +141,7 @@ def three() -> list[Job]:
 def test_what_fits_in_issue_order_alone_waits():
     """Side by side, `a` takes and `c` gives back: 190 bytes as they are handed over, 200 if `a` is the faster one."""
     a, _, c = three()
-    limit = together(waterwave_s([a.trace, c.trace], MACHINE), MACHINE).trace.peak_load
+    limit = co_schedule(waterwave_s([a.trace, c.trace], MACHINE), MACHINE).trace.peak_load
     assert waterwave_s([a.trace, c.trace], MACHINE, limit).bound().max() == limit + 10
     assert [names for names, _ in ran([a, c], limit, waterwave_s)[1]] == [["a"], ["c"]]
     assert [names for names, _ in ran([a, c], limit + 10, waterwave_s)[1]] == [["a", "c"]]

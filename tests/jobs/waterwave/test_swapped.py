@@ -10,7 +10,7 @@ from benchmarks.papers.waterwave import sharing_and_swapping as both
 from benchmarks.papers.waterwave.throughput import side_by_side
 from gpumem import Machine, best_fit, bundled, check, simulate
 from gpumem.execute import Emulator, run
-from gpumem.jobs.waterwave import Pipeline, Together, atoms, balanced, partition, pipeline, temporal, together
+from gpumem.jobs.waterwave import Pipeline, CoSchedule, atoms, balanced, partition, pipeline, temporal, co_schedule
 from gpumem.kernels import reference
 from gpumem.simulator.sharing import share
 from gpumem.swap import PLANNERS, Plan
@@ -24,9 +24,9 @@ OPTIONS = {"search": {"effort": 0.002}, "autoswap": {"threshold": 1}}
 
 
 @cache
-def beside() -> Together:
+def beside() -> CoSchedule:
     """Two small models, no round reaching into the next."""
-    return together(pipeline([partition(model(name).trace, MACHINE, 2000) for name in NAMES], wrap=False), MACHINE)
+    return co_schedule(pipeline([partition(model(name).trace, MACHINE, 2000) for name in NAMES], wrap=False), MACHINE)
 
 
 @cache
@@ -64,7 +64,7 @@ def test_swapped_together_they_end_with_the_bytes_of_each_alone(planner: str):
 def test_the_search_knows_sync_ops():
     """Its plans with stalls took the ops that compute for all ops of the trace."""
     job = bundled("vgg16")
-    trace = together(side_by_side([job] * 2, MACHINE), MACHINE).trace
+    trace = co_schedule(side_by_side([job] * 2, MACHINE), MACHINE).trace
     limit = int(0.9 * job.peak_load)
     swapped = PLANNERS["search"](trace, MACHINE, limit, effort=0.001).apply(trace)
     check.budget(swapped, limit)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpumem.jobs.waterwave.balanced import balanced as balanced, takes as takes
     from gpumem.jobs.waterwave.barrier import CounterBarrier as CounterBarrier
     from gpumem.jobs.waterwave.co_run import run_together as run_together
-    from gpumem.jobs.waterwave.co_schedule import Together as Together, together as together
+    from gpumem.jobs.waterwave.co_schedule import CoSchedule as CoSchedule, co_schedule as co_schedule
     from gpumem.jobs.waterwave.node_groups import (
         NodeGroup as NodeGroup,
         Partition as Partition,

@@ -12,7 +12,7 @@ from gpumem.base.arguments import strict
 from gpumem.execute.backend import Backend
 from gpumem.execute.program import run
 from gpumem.execute.views import Launch
-from gpumem.jobs.waterwave.co_schedule import Together
+from gpumem.jobs.waterwave.co_schedule import CoSchedule
 from gpumem.simulator.timeline import Timeline
 from gpumem.trace.placement import Placement
 
@@ -21,7 +21,7 @@ State = MutableMapping[int, NDArray[Any]]
 
 @strict
 def run_together(
-    together: Together,
+    together: CoSchedule,
     placement: Placement,
     backend: Backend,
     launches: Sequence[Launch] | None = None,
@@ -33,7 +33,7 @@ def run_together(
 
     Parameters
     ----------
-    together : Together
+    together : CoSchedule
     placement : Placement
         Of the device buffers of `together.trace`.
     backend : Backend
@@ -66,11 +66,11 @@ def run_together(
     --------
     >>> from gpumem import Machine, best_fit
     >>> from gpumem.execute import Emulator
-    >>> from gpumem.jobs.waterwave import partition, pipeline, together
+    >>> from gpumem.jobs.waterwave import partition, pipeline, co_schedule
     >>> from gpumem.kernels import reference
     >>> from gpumem.execute.models import mlp
     >>> models, machine = [mlp(4, 8, [6] * depth, 3) for depth in (2, 3)], Machine.named("v100")
-    >>> both = together(pipeline([partition(model.trace, machine, 200) for model in models]), machine)
+    >>> both = co_schedule(pipeline([partition(model.trace, machine, 200) for model in models]), machine)
     >>> states, launches = [model.state() for model in models], [model.launch(reference) for model in models]
     >>> _ = run_together(both, best_fit(both.trace), Emulator(7), launches, iterations=5, state=states)
     >>> alone = models[1].state()
@@ -85,7 +85,7 @@ def run_together(
     return run(together.trace, placement, backend, launch, iterations, state=values, lag=together.lag)
 
 
-def one_for_each(together: Together, **given: Sequence[object] | None) -> None:
+def one_for_each(together: CoSchedule, **given: Sequence[object] | None) -> None:
     """Object to launches or states that are not as many as jobs."""
     jobs = len(together.ops)
     for what, row in given.items():
@@ -93,7 +93,7 @@ def one_for_each(together: Together, **given: Sequence[object] | None) -> None:
             raise ValueError(f"{what}: there are {len(row)}, one for each of {jobs} jobs would do")
 
 
-def refuse_halves(together: Together) -> None:
+def refuse_halves(together: CoSchedule) -> None:
     """Object to a job that is in the middle of an iteration when a round begins, and carries over what has an end."""
     for j in np.unique(together.job[together.lag > 0]).tolist():
         trace = together.pipeline.parts[j].trace
@@ -104,7 +104,7 @@ def refuse_halves(together: Together) -> None:
             )
 
 
-def shared_state(together: Together, state: Sequence[State]) -> State:
+def shared_state(together: CoSchedule, state: Sequence[State]) -> State:
     """The values of all jobs, by the recorded ids of the trace of all; the arrays are the same."""
     found: State = {}
     for j, (values, part, first) in enumerate(zip(state, together.pipeline.parts, together.buffers)):

@@ -40,7 +40,7 @@ class _Issue(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Together(Shown):
+class CoSchedule(Shown):
     """Several jobs as one trace.
 
     Parameters
@@ -96,7 +96,7 @@ class Together(Shown):
 
 
 @strict
-def together(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: float = 1.0) -> Together:
+def co_schedule(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: float = 1.0) -> CoSchedule:
     """Make one trace of a pipeline: a round.
 
     Parameters
@@ -112,7 +112,7 @@ def together(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: floa
 
     Returns
     -------
-    Together
+    CoSchedule
 
     Raises
     ------
@@ -132,8 +132,8 @@ def together(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: floa
     >>> from gpumem.jobs.waterwave import partition, pipeline
     >>> machine = Machine.named("v100")
     >>> job = partition(bundled("vgg16"), machine, 100 * 2**20)
-    >>> together(pipeline([job, job], 640 * 2**20), machine)
-    Together(vgg16_cifar_b100 + vgg16_cifar_b100: 2 jobs, 630 ops, 40 sync ops, peak load 576.44 MiB, bound 581.69 MiB)
+    >>> co_schedule(pipeline([job, job], 640 * 2**20), machine)
+    CoSchedule(vgg16_cifar_b100 + vgg16_cifar_b100: 2 jobs, 630 ops, 40 sync ops, peak load 576.44 MiB, bound 581.69 MiB)
 
     References
     ----------
@@ -154,7 +154,7 @@ def together(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: floa
     )
     own = np.concatenate([part.order for part in pipeline.parts] + [np.array([-1])])[_row(pipeline, issue)]
     ops_columns = issue.turn, own, issue.slot, issue.lag
-    return Together(trace, pipeline, *ops_columns, first_op, first_buffer, *_origins(pipeline, ids, len(table)))
+    return CoSchedule(trace, pipeline, *ops_columns, first_op, first_buffer, *_origins(pipeline, ids, len(table)))
 
 
 def _issued(pipeline: Pipeline, machine: Machine, pace: float) -> _Issue:

@@ -24,7 +24,7 @@ from gpumem.execute.layout import Block, Layout
 from gpumem.execute.program import call_of
 from gpumem.execute.views import Launch
 from gpumem.jobs.waterwave.co_run import State, one_for_each, refuse_halves, shared_state
-from gpumem.jobs.waterwave.co_schedule import Together
+from gpumem.jobs.waterwave.co_schedule import CoSchedule
 from gpumem.jobs.waterwave.slot_log import SlotLog
 from gpumem.jobs.waterwave.threads import PipelineExecutor
 from gpumem.trace import SYNC, Csr
@@ -45,7 +45,7 @@ class Online(Protocol):
 
 @strict
 def run_online(
-    together: Together,
+    together: CoSchedule,
     memory: Placement | Online,
     backend: Backend,
     launches: Sequence[Launch] | None = None,
@@ -60,7 +60,7 @@ def run_online(
 
     Parameters
     ----------
-    together : Together
+    together : CoSchedule
         Says what runs in which slot, and which buffers each op starts and ends. In a slot the order is that of threads.
     memory : Placement or allocator
         Where buffers are: an allocator such as `pool.MultiStream`, new or at rest, which is asked; or a placement that
@@ -101,12 +101,12 @@ def run_online(
     >>> from gpumem import Machine
     >>> from gpumem.execute import Emulator
     >>> from gpumem.execute.models import mlp
-    >>> from gpumem.jobs.waterwave import partition, pipeline, run_online, together
+    >>> from gpumem.jobs.waterwave import partition, pipeline, run_online, co_schedule
     >>> from gpumem.kernels import reference
     >>> from gpumem.pool import MultiStream
     >>> models = [mlp(4, 8, [6] * depth, 3) for depth in (2, 3)]
     >>> parts = [partition(model.trace, Machine.named("v100"), 200) for model in models]
-    >>> both = together(pipeline(parts), Machine.named("v100"))
+    >>> both = co_schedule(pipeline(parts), Machine.named("v100"))
     >>> states, launches = [model.state() for model in models], [model.launch(reference) for model in models]
     >>> pool = MultiStream(capacity=2**16, allow_growth=False)
     >>> run_online(both, pool, Emulator(7, races=False), launches, 5, state=states, capacity=2**16)
@@ -146,7 +146,7 @@ class _HandedOver:
 
     def __init__(
         self,
-        both: Together,
+        both: CoSchedule,
         memory: Placement | Online,
         backend: Backend,
         launches: Sequence[Launch] | None,
@@ -304,7 +304,7 @@ class _Fixed:
         pass
 
 
-def _ops_of_groups(both: Together) -> dict[tuple[int, int], list[int]]:
+def _ops_of_groups(both: CoSchedule) -> dict[tuple[int, int], list[int]]:
     """The ops of each node group of each turn, in the order in which they run."""
     found: dict[tuple[int, int], list[int]] = {}
     for t, turn in enumerate(both.pipeline.turns):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.jobs.waterwave.co_schedule import Together
+from gpumem.jobs.waterwave.co_schedule import CoSchedule
 from gpumem.jobs.waterwave.slot_log import GroupRun, OpRun
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.sharing import share
@@ -51,7 +51,7 @@ class RoundClock:
     `last`: of each turn the node group that ends it. A round is timed once for all that run the same turns.
     """
 
-    def __init__(self, both: Together, machine: Machine, slowdown: float) -> None:
+    def __init__(self, both: CoSchedule, machine: Machine, slowdown: float) -> None:
         self.both, self.machine, self.slowdown = both, machine, slowdown
         self.alone = machine.durations(both.trace)
         self.over = int(both.lag.max(initial=0))

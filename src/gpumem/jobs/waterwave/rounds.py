@@ -9,7 +9,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, JobRun, Outcome
-from gpumem.jobs.waterwave.co_schedule import Together, together
+from gpumem.jobs.waterwave.co_schedule import CoSchedule, co_schedule
 from gpumem.jobs.waterwave.pipeline import Pipeline
 from gpumem.jobs.waterwave.priorities import by_weight
 from gpumem.jobs.waterwave.round_clock import RoundClock
@@ -49,7 +49,7 @@ def simulate_together(
     slowdown: float = 1.0,
     hosts: int = 1,
     weights: Sequence[int] | None = None,
-    made: Callable[[Sequence[Job], Together], object] = lambda jobs, both: None,
+    made: Callable[[Sequence[Job], CoSchedule], object] = lambda jobs, both: None,
     log: SlotLog | None = None,
 ) -> Outcome:
     """Run jobs together by a way of sharing, from when they arrive to when they leave.
@@ -123,7 +123,7 @@ class _Session:
         way: Way,
         slowdown: float,
         hosts: int,
-        made: Callable[[Sequence[Job], Together], object],
+        made: Callable[[Sequence[Job], CoSchedule], object],
         slots: SlotLog | None,
     ) -> None:
         self.machine, self.capacity, self.way, self.slowdown, self.hosts = machine, capacity, way, slowdown, hosts
@@ -136,8 +136,8 @@ class _Session:
         self.inside: list[_Running] = []
         self.now = self.peak = 0
         self.replans: list[int] = []
-        self.known: dict[tuple[str, ...], Together | None] = {}  # by the names of the jobs that are in
-        self.turns: dict[tuple[str, ...], Together] = {}  # of those that do not fit by the way
+        self.known: dict[tuple[str, ...], CoSchedule | None] = {}  # by the names of the jobs that are in
+        self.turns: dict[tuple[str, ...], CoSchedule] = {}  # of those that do not fit by the way
         self.least: dict[str, int] = {}  # bytes that a job which does not fit would need, beside those that are in
 
     def run(self) -> Outcome:
@@ -151,7 +151,7 @@ class _Session:
         self.log.sort(key=lambda event: event.ns)
         return Outcome(tuple(map(_told, self.all)), self.peak, (), tuple(self.replans), tuple(self.log))
 
-    def boundary(self) -> Together | None:
+    def boundary(self) -> CoSchedule | None:
         """Let jobs go and come; return what those that are in do together, None where nobody is."""
         while self.coming and self.coming[0].job.arrival <= self.now:
             one = self.coming.pop(0)
@@ -182,7 +182,7 @@ class _Session:
             self.log += [Event(self.now, one.job.name, "adopt", size=one.job.trace.peak_load) for one in before]
         return self.made(self.inside) or self.in_turn() if self.inside else None
 
-    def made(self, members: Sequence[_Running]) -> Together | None:
+    def made(self, members: Sequence[_Running]) -> CoSchedule | None:
         """What these jobs do together, None where they do not fit."""
         names = tuple(one.job.name for one in members)
         if names not in self.known:
@@ -193,14 +193,14 @@ class _Session:
                 self.known[names] = None
         return self.known[names]
 
-    def in_turn(self) -> Together:
+    def in_turn(self) -> CoSchedule:
         """What those that are in do where they do not fit by the way: without it time would stand still for ever."""
         names = tuple(one.job.name for one in self.inside)
         if names not in self.turns:  # they fit: at rest and in turn nobody needs more than beside one that has left
             self.turns[names] = self.shared(temporal, self.inside)
         return self.turns[names]
 
-    def shared(self, way: Way, members: Sequence[_Running]) -> Together:
+    def shared(self, way: Way, members: Sequence[_Running]) -> CoSchedule:
         """What these jobs do together by a way."""
         weights = [one.weight for one in members if one.weight is not None]
         turns = {"turns": by_weight(weights)} if weights else {}
@@ -208,9 +208,9 @@ class _Session:
         # Within the limit in issue order is not enough (waterwave-s): by the clock a pair's ops come in another order.
         if (most := int(found.bound().max())) > self.capacity:
             raise NotReached(most, self.capacity, hint="node groups get lower (waterwave)")
-        return together(found, self.machine, hosts=self.hosts)
+        return co_schedule(found, self.machine, hosts=self.hosts)
 
-    def rounds(self, both: Together) -> None:
+    def rounds(self, both: CoSchedule) -> None:
         """Run as many rounds as nobody has to come or go in, and end what they have begun."""
         if self.clock is None or both is not self.clock.both:
             self.tell([one.job for one in self.inside], both)

@@ -127,7 +127,7 @@ def round_ns(line: Pipeline, machine: Machine, *, slowdown: float = 1.0, hosts: 
     >>> round_ns(temporal([bundled("vgg16")] * 2, Machine.named("v100")), Machine.named("v100"))
     90606234
     """
-    trace = together(line, machine, hosts=hosts).trace
+    trace = co_schedule(line, machine, hosts=hosts).trace
     return simulate(share(trace, machine, slowdown), machine).makespan
 
 
@@ -159,7 +159,7 @@ def waterwave_s(traces: Sequence[Trace], machine: Machine, limit: int | None = N
     Shi et al., Waterwave, section 5.1.3.
     """
     found = halves(traces, machine)
-    held = [together(one, machine).trace.peak_load for one in found]
+    held = [co_schedule(one, machine).trace.peak_load for one in found]
     if limit is not None and min(held) > limit:
         raise NotReached(min(held), limit, hint="node groups get lower (waterwave)")
     return found[int(np.argmin(held))]

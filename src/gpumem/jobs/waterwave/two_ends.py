@@ -24,7 +24,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.units import human
-from gpumem.jobs.waterwave.co_schedule import Together
+from gpumem.jobs.waterwave.co_schedule import CoSchedule
 from gpumem.jobs.waterwave.node_groups import Partition
 from gpumem.jobs.waterwave.pipeline import Pipeline
 from gpumem.trace import I64, Bool, Trace
@@ -93,12 +93,12 @@ def _kept(trace: Trace, placement: Placement) -> tuple[Bool, int, I64]:
 
 
 @strict
-def two_ends(both: Together, placements: Sequence[Placement], capacity: int | None = None) -> Placement:
+def two_ends(both: CoSchedule, placements: Sequence[Placement], capacity: int | None = None) -> Placement:
     """Place a round of jobs of which each has a placement of its own: turns that meet grow from opposite ends.
 
     Parameters
     ----------
-    both : Together
+    both : CoSchedule
     placements : sequence of Placement
         Of each job's part, as for `in_pool`.
     capacity : int, optional
@@ -120,12 +120,12 @@ def two_ends(both: Together, placements: Sequence[Placement], capacity: int | No
     Examples
     --------
     >>> from gpumem import Machine, bundled, check
-    >>> from gpumem.jobs.waterwave import partition, pipeline, together
+    >>> from gpumem.jobs.waterwave import partition, pipeline, co_schedule
     >>> from gpumem.pool import stacked
     >>> machine, limit = Machine.named("v100"), 600 * 2**20
     >>> part = partition(bundled("vgg16"), machine, 100 * 2**20)
     >>> stack = stacked(part.trace)
-    >>> both = together(pipeline([in_pool(part, stack)] * 2, limit), machine)
+    >>> both = co_schedule(pipeline([in_pool(part, stack)] * 2, limit), machine)
     >>> placed = two_ends(both, [stack] * 2, limit)
     >>> check.placement(both.trace, placed)
     >>> placed
