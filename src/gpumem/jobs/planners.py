@@ -1,4 +1,4 @@
-"""Memory schedulers for several jobs: what plans for all of them at once, by name for the command line."""
+"""Memory schedulers for several jobs, which plan for all of them at once, by name for the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def unmanaged(tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Sc
     >>> [job.peak == trace.peak_load for job in unmanaged([Task(trace, machine.durations(trace))], machine, 1)]
     [True]
     """
-    return [Scheduled(Plan.of(t.trace), t.trace.peak_load) for t in tasks]
+    return [Scheduled(Plan.of(task.trace), task.trace.peak_load) for task in tasks]
 
 
 def separately(planner: Callable[..., Plan]) -> Planner:
@@ -41,7 +41,7 @@ def separately(planner: Callable[..., Plan]) -> Planner:
     -------
     callable
         As `schedule`. A job whose share is out of reach stays as it is. With a keyword `failed`, so does one for which
-        the planner raises what no planner should: `failed(task, error)` is told.
+        the planner raises an error that no planner should: `failed(task, error)` is called.
 
     Examples
     --------
@@ -57,8 +57,10 @@ def separately(planner: Callable[..., Plan]) -> Planner:
     def plan(
         tasks: Sequence[Task], machine: Machine, capacity: int, *, failed: Failed | None = None
     ) -> list[Scheduled]:
-        whole = sum(t.trace.peak_load for t in tasks)
-        return [_alone(planner, t, machine, capacity * t.trace.peak_load // max(whole, 1), failed) for t in tasks]
+        total = sum(task.trace.peak_load for task in tasks)
+        return [
+            _alone(planner, task, machine, capacity * task.trace.peak_load // max(total, 1), failed) for task in tasks
+        ]
 
     return plan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from gpumem import Machine, Placement, best_fit
-from gpumem.jobs.waterwave import CoSchedule, partition, pipeline, co_schedule
+from gpumem.jobs.waterwave import CoSchedule, co_schedule, partition, pipeline
 from tests.jobs.waterwave.models import model
 
 MACHINE = Machine.named("v100")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from gpumem import Machine, check
-from gpumem.jobs.waterwave import Partition, Pipeline, CoSchedule, partition, pipeline
+from gpumem.jobs.waterwave import CoSchedule, Partition, Pipeline, partition, pipeline
 from gpumem.jobs.waterwave.algorithm1 import Row
 from gpumem.trace import Ops, Trace
 from tests.strategies import nets, steps

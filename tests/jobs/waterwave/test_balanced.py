@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from gpumem import Machine, bundled, simulate
 from gpumem.base.errors import Infeasible
-from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, partition, pipeline, takes, co_schedule
+from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, co_schedule, partition, pipeline, takes
 from gpumem.trace import Trace
 from tests.jobs.waterwave.jobs_together import checked, made
 from tests.strategies import nets, steps

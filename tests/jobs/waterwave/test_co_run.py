@@ -26,7 +26,7 @@ from gpumem.execute import (
     run,
     scaled,
 )
-from gpumem.jobs.waterwave import Pipeline, partition, pipeline, run_together, co_schedule
+from gpumem.jobs.waterwave import Pipeline, co_schedule, partition, pipeline, run_together
 from gpumem.kernels import reference
 from gpumem.trace import SYNC, Buffers, Op, Ops, Trace
 from tests.jobs.waterwave.cases import CASES, MACHINE, case

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gpumem import Placement, best_fit, bundled, check, simulate
-from gpumem.jobs.waterwave import Pipeline, partition, pipeline, co_schedule
+from gpumem.jobs.waterwave import Pipeline, co_schedule, partition, pipeline
 from gpumem.trace import Buffers, Csr, Ops, Trace
 from tests.conftest import objects
 from tests.jobs.waterwave.jobs_together import MACHINE, checked, made, sets

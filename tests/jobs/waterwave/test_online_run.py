@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from gpumem import Placement, best_fit, check
 from gpumem.base.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, carried, in_issue_order, initial, run
-from gpumem.jobs.waterwave import CoSchedule, in_pool, online_run, pipeline, run_online, co_schedule, two_ends
+from gpumem.jobs.waterwave import CoSchedule, co_schedule, in_pool, online_run, pipeline, run_online, two_ends
 from gpumem.kernels import reference
 from gpumem.pool import MultiStream, stacked
 from gpumem.pool.allocators.protocol import Allocator

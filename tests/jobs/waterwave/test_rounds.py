@@ -13,12 +13,12 @@ from gpumem import Machine, NotReached, bundled, simulate
 from gpumem.jobs import Job, Outcome
 from gpumem.jobs.waterwave import (
     WAYS,
-    Pipeline,
     CoSchedule,
+    Pipeline,
+    co_schedule,
     rounds,
     simulate_together,
     temporal,
-    together,
     waterwave,
     waterwave_s,
 )
@@ -28,7 +28,9 @@ from tests.jobs.waterwave.jobs_together import MACHINE, judged
 from tests.strategies import nets
 
 
-def ran(jobs: Sequence[Job], limit: int, way=waterwave, **options) -> tuple[Outcome, list[tuple[list[str], CoSchedule]]]:
+def ran(
+    jobs: Sequence[Job], limit: int, way=waterwave, **options
+) -> tuple[Outcome, list[tuple[list[str], CoSchedule]]]:
     told: list[tuple[list[str], CoSchedule]] = []
     out = simulate_together(
         jobs, MACHINE, limit, way, made=lambda inside, both: told.append(([j.name for j in inside], both)), **options

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from gpumem import bundled, check, io, simulate
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.jobs.waterwave import WAYS, halves, round_ns, searched, temporal, co_schedule, waterwave, waterwave_s
+from gpumem.jobs.waterwave import WAYS, co_schedule, halves, round_ns, searched, temporal, waterwave, waterwave_s
 from gpumem.simulator.sharing import share
 from gpumem.trace import Trace
 from tests.conftest import Cli, shared

@@ -10,7 +10,7 @@ from benchmarks.papers.waterwave import sharing_and_swapping as both
 from benchmarks.papers.waterwave.throughput import side_by_side
 from gpumem import Machine, best_fit, bundled, check, simulate
 from gpumem.execute import Emulator, run
-from gpumem.jobs.waterwave import Pipeline, CoSchedule, atoms, balanced, partition, pipeline, temporal, co_schedule
+from gpumem.jobs.waterwave import CoSchedule, Pipeline, atoms, balanced, co_schedule, partition, pipeline, temporal
 from gpumem.kernels import reference
 from gpumem.simulator.sharing import share
 from gpumem.swap import PLANNERS, Plan

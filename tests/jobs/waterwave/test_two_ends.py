@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import Machine, best_fit, bundled, check
-from gpumem.jobs.waterwave import Partition, Pipeline, in_pool, partition, pipeline, co_schedule, two_ends
+from gpumem.jobs.waterwave import Partition, Pipeline, co_schedule, in_pool, partition, pipeline, two_ends
 from gpumem.pool import stacked
 from gpumem.simulator.hazards import hazards
 from gpumem.trace import SYNC, Placement, Trace

@@ -133,7 +133,10 @@ def balanced(
     price = _Price(room, slowdown, sync_ns, sum(int(job.ns[-1]) for job in jobs), np.inf)
     best = _finer(_ordered([job.coarser(COARSE[0]) for job in jobs], price), jobs, price)
     ends = [*best.ends, best.ends[0]]
-    walks = [_walk(a, b, ends[k], ends[k + 1], price) for k, (a, b) in enumerate(_ring(best.jobs))]
+    walks = [
+        _walk(first, second, ends[index], ends[index + 1], price)
+        for index, (first, second) in enumerate(_ring(best.jobs))
+    ]
     return _made(parts, machine, best, walks)
 
 
@@ -185,28 +188,28 @@ def _ordered(jobs: Sequence[_Job], price: _Price) -> _Best:
     count = len(jobs)
     pairs = permutations(range(count), 2) if count <= ORDERED else zip(range(count), [*range(1, count), 0])
     every = [np.arange(len(job.at)) for job in jobs]
-    costs = {(j, k): _costs(jobs[j], jobs[k], every[j], every[k], price) for j, k in pairs}
-    found = []
+    costs = {(one, other): _costs(jobs[one], jobs[other], every[one], every[other], price) for one, other in pairs}
+    candidates = []
     for rest in permutations(range(1, count)) if count <= ORDERED else [tuple(range(1, count))]:
         order = [0, *rest]
         cost, ends = _closed([costs[pair] for pair in zip(order, [*rest, 0])])
-        found.append(_Best(order, [jobs[j] for j in order], ends, cost))
-    return min(found, key=lambda best: best.cost)
+        candidates.append(_Best(order, [jobs[one] for one in order], ends, cost))
+    return min(candidates, key=lambda best: best.cost)
 
 
 def _finer(best: _Best, jobs: Sequence[_Job], price: _Price) -> _Best:
     """The same order on more atoms: ends anywhere, then on all atoms near the best ones."""
     for count in (*COARSE[1:], 0):
-        many = [jobs[j].coarser(count) if count else jobs[j] for j in best.order]
-        where = [
+        refined = [jobs[index].coarser(count) if count else jobs[index] for index in best.order]
+        candidates = [
             np.arange(len(job.at)) if count else _near(few, job, end)
-            for few, job, end in zip(best.jobs, many, best.ends)
+            for few, job, end in zip(best.jobs, refined, best.ends)
         ]
         less = price._replace(most=best.cost * (1 - BETTER))
-        ring = zip(_ring(many), zip(where, [*where[1:], where[0]]))
+        ring = zip(_ring(refined), zip(candidates, [*candidates[1:], candidates[0]]))
         cost, ends = _closed([_costs(*pair, *both, less) for pair, both in ring])
         if cost < best.cost:
-            best = _Best(best.order, many, [int(row[end]) for row, end in zip(where, ends)], cost)
+            best = _Best(best.order, refined, [int(row[end]) for row, end in zip(candidates, ends)], cost)
     return best
 
 
@@ -216,9 +219,9 @@ def _near(few: _Job, job: _Job, end: int) -> I64:
     return np.unique([*np.linspace(low, high, 7).astype(np.int64), job.peak, 0, len(job.top)])
 
 
-def _costs(a: _Job, b: _Job, ends: I64, behind: I64, price: _Price) -> F64:
+def _costs(first: _Job, second: _Job, ends: I64, behind: I64, price: _Price) -> F64:
     """What a pair costs from each of A's cuts `ends` to A's end and each of B's cuts `behind`."""
-    return np.array([_walked(a, b, int(end), price)[0][-1, behind] for end in ends])
+    return np.array([_walked(first, second, int(end), price)[0][-1, behind] for end in ends])
 
 
 def _closed(costs: Sequence[F64]) -> tuple[float, list[int]]:
@@ -238,12 +241,12 @@ def _closed(costs: Sequence[F64]) -> tuple[float, list[int]]:
     return best
 
 
-def _walked(a: _Job, b: _Job, end: int, price: _Price) -> tuple[F64, I64]:
+def _walked(first: _Job, second: _Job, end: int, price: _Price) -> tuple[F64, I64]:
     """What it costs to get from A's cut `end` and B's start to anywhere, and from where one gets there."""
-    shape = len(a.at), len(b.at)
+    shape = len(first.at), len(second.at)
     cost, slots, back = np.full(shape, np.inf), np.zeros(shape, np.int64), np.zeros((*shape, 2), np.int64)
     cost[end, 0] = 0.0
-    _walks(a.ns, a.held, a.top, b.ns, b.held, b.top, end, *price, cost, slots, back)
+    _walks(first.ns, first.held, first.top, second.ns, second.held, second.top, end, *price, cost, slots, back)
     return cost, back
 
 
@@ -280,33 +283,37 @@ def _walks(
                         back[p, q, 0], back[p, q, 1] = i, j
 
 
-def _walk(a: _Job, b: _Job, end: int, behind: int, price: _Price) -> list[Step]:
+def _walk(first: _Job, second: _Job, end: int, behind: int, price: _Price) -> list[Step]:
     """The cheapest walk from A's cut `end` and B's start to A's end and B's cut `behind`."""
-    back = _walked(a, b, end, price)[1]
-    found = [(len(a.top), behind)]
-    while found[-1] != (end, 0):
-        i, j = back[found[-1]].tolist()
-        found.append((i, j))
-    return found[::-1]
+    back = _walked(first, second, end, price)[1]
+    steps = [(len(first.top), behind)]
+    while steps[-1] != (end, 0):
+        done_first, done_second = back[steps[-1]].tolist()
+        steps.append((done_first, done_second))
+    return steps[::-1]
 
 
 def _made(parts: Sequence[Partition], machine: Machine, best: _Best, walks: Sequence[list[Step]]) -> Pipeline:
     """The pipeline of walks, one behind the other: a job's first groups are in the walk before its own."""
     first = np.cumsum([0, *(len(walk) - 1 for walk in walks)]).tolist()  # slot with which each walk begins
-    period, joined, turns = first[-1], list(parts), list[Turn]()
-    for k, job in enumerate(best.order):
-        ups = _groups(walks[k - 1], 1, first[k - 1] if k else first[-2] - period)
-        downs = _groups(walks[k], 0, first[k])
-        cuts = best.jobs[k].at[[0, *(cut for cut, _ in ups + downs)]]
+    period, partitions, turns = first[-1], list(parts), list[Turn]()
+    for place, job in enumerate(best.order):
+        ups = _groups(walks[place - 1], 1, first[place - 1] if place else first[-2] - period)
+        downs = _groups(walks[place], 0, first[place])
+        cuts = best.jobs[place].at[[0, *(cut for cut, _ in ups + downs)]]
         part = parts[job]
         angs = int((cuts <= part.angs).sum()) - 1
-        joined[job] = Partition.at(part.trace, machine, part.cuts[cuts].tolist(), angs, order=part.order)
+        partitions[job] = Partition.at(part.trace, machine, part.cuts[cuts].tolist(), angs, order=part.order)
         slots = [slot for _, slot in ups + downs]
         later = period if slots[0] < 0 else 0  # slots count from the round in which the turn begins
         turns.append(Turn(job, tuple(slot + later for slot in slots), (0,) * len(ups) + (1,) * len(downs)))
-    return Pipeline(tuple(joined), tuple(sorted(turns, key=lambda turn: turn.slot[0])), period)
+    return Pipeline(tuple(partitions), tuple(sorted(turns, key=lambda turn: turn.slot[0])), period)
 
 
 def _groups(walk: list[Step], which: int, first: int) -> list[tuple[int, int]]:
     """The groups that one of two jobs runs in a walk: the cut at the end of each, and its slot."""
-    return [(y[which], first + s) for s, (x, y) in enumerate(pairwise(walk)) if y[which] > x[which]]
+    return [
+        (reached[which], first + step)
+        for step, (begun, reached) in enumerate(pairwise(walk))
+        if reached[which] > begun[which]
+    ]

@@ -45,7 +45,7 @@ class Online(Protocol):
 
 @strict
 def run_online(
-    together: CoSchedule,
+    schedule: CoSchedule,
     memory: Placement | Online,
     backend: Backend,
     launches: Sequence[Launch] | None = None,
@@ -60,7 +60,7 @@ def run_online(
 
     Parameters
     ----------
-    together : CoSchedule
+    schedule : CoSchedule
         Says what runs in which slot, and which buffers each op starts and ends. In a slot the order is that of threads.
     memory : Placement or allocator
         Where buffers are: an allocator such as `pool.MultiStream`, new or at rest, which is asked; or a placement that
@@ -121,23 +121,23 @@ def run_online(
         raise TypeError(
             f"memory: {memory!r:.60} is a {kind}; it must be a Placement, as gpumem.best_fit makes, or an allocator"
         )
-    one_for_each(together, launches=launches, state=state)
+    one_for_each(schedule, launches=launches, state=state)
     if isinstance(memory, Placement):
-        memory.check_fits(together.trace)
-        refuse_halves(together)
+        memory.check_fits(schedule.trace)
+        refuse_halves(schedule)
     elif capacity is None:
         raise ValueError("capacity: None, but an allocator does not tell how many bytes of the device it may give")
-    handed = _HandedOver(together, memory, backend, launches, capacity)
-    values = {} if state is None else shared_state(together, state)
+    enqueuer = _HandedOver(schedule, memory, backend, launches, capacity)
+    values = {} if state is None else shared_state(schedule, state)
     log = SlotLog()
     executor = PipelineExecutor(
-        lambda jobs: together.pipeline, handed.group, wait=handed.next_slot, enter=enter, timeout=timeout, log=log
+        lambda jobs: schedule.pipeline, enqueuer.group, wait=enqueuer.next_slot, enter=enter, timeout=timeout, log=log
     )
-    for j in range(len(together.ops)):
-        executor.join(str(j), iterations * len(together.pipeline.turns_of(j)))
-    handed.begin(values, iterations)
+    for job in range(len(schedule.ops)):
+        executor.join(str(job), iterations * len(schedule.pipeline.turns_of(job)))
+    enqueuer.begin(values, iterations)
     executor.run()
-    handed.end(values)
+    enqueuer.end(values)
     return log
 
 
@@ -158,10 +158,10 @@ class _HandedOver:
         self.launch = None if launches is None else both.launch(launches)
         self.lock = Lock()
         self.groups = _ops_of_groups(both)
-        b, n = self.trace.buffers, self.trace.n
-        asked = np.flatnonzero(~b.host & (b.size > 0) & ~self.trace.eternal)
-        self.starts = Csr.grouped(b.start[asked], asked, n).tolist()
-        self.ends = Csr.grouped((b.end[asked] - 1) % n, asked, n).tolist()
+        buffers, count = self.trace.buffers, self.trace.n
+        asked = np.flatnonzero(~buffers.host & (buffers.size > 0) & ~self.trace.eternal)
+        self.starts = Csr.grouped(buffers.start[asked], asked, count).tolist()
+        self.ends = Csr.grouped((buffers.end[asked] - 1) % count, asked, count).tolist()
         self.written = set(self.trace.ops.writes.idx.tolist())  # the ends of others no backend needs to know
         self.rows = list(zip(self.trace.ops.reads.tolist(), self.trace.ops.writes.tolist()))
         self.records = list(self.trace.ops)
@@ -173,9 +173,9 @@ class _HandedOver:
 
     def begin(self, values: State, iterations: int) -> None:
         """Open the backend, and ask for what jobs hold before their first iteration."""
-        b = self.trace.buffers
-        apart = np.where(b.host, NOWHERE, np.cumsum(b.size) - b.size)
-        layout = Layout.of(self.trace, Placement(apart, int(b.size.sum())))
+        buffers = self.trace.buffers
+        offsets = np.where(buffers.host, NOWHERE, np.cumsum(buffers.size) - buffers.size)
+        layout = Layout.of(self.trace, Placement(offsets, int(buffers.size.sum())))
         self.blocks = list(layout.blocks)  # those of the host stay
         self.backend.open(replace(layout, device=self.capacity))
         if getattr(self.backend, "races", None) is not None:
@@ -186,64 +186,64 @@ class _HandedOver:
             Work(op.id, op.name, stream, role, None, sync, self._dying(op.id)) for op, stream, role, sync in columns
         ]
         self.backend.begin(self.works, iterations + int(self.both.lag.max(initial=0)))
-        for i in self._held():
-            self._allocate(i, 0)
-            of = self.blocks[i].of
+        for buffer in self._held():
+            self._allocate(buffer, 0)
+            of = self.blocks[buffer].of
             data = values[of] if of in values else np.zeros(0, np.uint8)
-            self.backend.put(self.blocks[i], np.ascontiguousarray(data).reshape(-1).view(np.uint8))
+            self.backend.put(self.blocks[buffer], np.ascontiguousarray(data).reshape(-1).view(np.uint8))
 
     def end(self, values: State) -> None:
         """Wait for all that was handed over, and read what jobs hold behind their last iteration."""
         for token in self.tokens:
             if token is not None:
                 self.backend.wait(token)
-        for i in self._held():
-            if (value := values.get(self.blocks[i].of)) is not None:
-                got = self.backend.get(self.blocks[i])[: value.nbytes]
-                np.ascontiguousarray(value).reshape(-1).view(np.uint8)[...] = got
+        for buffer in self._held():
+            if (value := values.get(self.blocks[buffer].of)) is not None:
+                bytes_read = self.backend.get(self.blocks[buffer])[: value.nbytes]
+                np.ascontiguousarray(value).reshape(-1).view(np.uint8)[...] = bytes_read
 
     def _held(self) -> list[int]:
         """What is alive between two iterations of its job: of several turns the last one has started it."""
-        line, found = self.both.pipeline, self.trace.eternal.copy()
-        for j, part in enumerate(line.parts):
-            last = np.flatnonzero(self.both.buffer_turn == line.turns_of(j)[-1])
-            found[last] |= part.trace.crossing[self.both.buffer[last]]
-        b = self.trace.buffers
-        return np.flatnonzero(found & ~b.host & (b.size > 0)).tolist()
+        pipeline, is_held = self.both.pipeline, self.trace.eternal.copy()
+        for job, part in enumerate(pipeline.parts):
+            last = np.flatnonzero(self.both.buffer_turn == pipeline.turns_of(job)[-1])
+            is_held[last] |= part.trace.crossing[self.both.buffer[last]]
+        buffers = self.trace.buffers
+        return np.flatnonzero(is_held & ~buffers.host & (buffers.size > 0)).tolist()
 
     def group(self, job: str, group: int, stream: int) -> None:
         """Hand a node group over, op by op."""
-        j = int(job)
-        self.begun[j] += group == 0
-        turns = self.both.pipeline.turns_of(j)
-        for x in self.groups[turns[(self.begun[j] - 1) % len(turns)], group]:
+        job_index = int(job)
+        self.begun[job_index] += group == 0
+        turns = self.both.pipeline.turns_of(job_index)
+        for op in self.groups[turns[(self.begun[job_index] - 1) % len(turns)], group]:
             with self.lock:
-                for i in self.starts[x]:
-                    self._allocate(i, stream)
-                self._submit(x)
-                for i in self.ends[x]:
-                    self.memory.free(i, self.blocks[i].offset, stream)
+                for buffer in self.starts[op]:
+                    self._allocate(buffer, stream)
+                self._submit(op)
+                for buffer in self.ends[op]:
+                    self.memory.free(buffer, self.blocks[buffer].offset, stream)
 
-    def _allocate(self, i: int, stream: int) -> None:
-        block = self.blocks[i]
-        offset = self.memory.allocate(i, block.size, stream)
+    def _allocate(self, buffer: int, stream: int) -> None:
+        block = self.blocks[buffer]
+        offset = self.memory.allocate(buffer, block.size, stream)
         if offset + block.size > self.capacity:
             raise ValueError(f"memory: bytes {offset}..{offset + block.size}, the capacity is {self.capacity}")
-        self.blocks[i] = replace(block, offset=offset)
+        self.blocks[buffer] = replace(block, offset=offset)
 
-    def _submit(self, x: int) -> None:
+    def _submit(self, op: int) -> None:
         """Submit an op, bound to where its buffers are now."""
-        reads, writes = (tuple(self.blocks[i] for i in row) for row in self.rows[x])
-        where, call = self.calls.get(x, (None, None))
-        if where != (*reads, *writes):
-            call = call_of(self.records[x], self.trace, self.backend, self.launch, reads, writes, self.generators, 0)
-            self.calls[x] = (*reads, *writes), call
-        work = replace(self.works[x], call=call, ends=self._dying(x))
+        reads, writes = (tuple(self.blocks[buffer] for buffer in touched) for touched in self.rows[op])
+        bound_to, call = self.calls.get(op, (None, None))
+        if bound_to != (*reads, *writes):
+            call = call_of(self.records[op], self.trace, self.backend, self.launch, reads, writes, self.generators, 0)
+            self.calls[op] = (*reads, *writes), call
+        work = replace(self.works[op], call=call, ends=self._dying(op))
         self.tokens[work.stream] = self.backend.submit(work, reads, writes, ())
         self.changed = True
 
-    def _dying(self, x: int) -> tuple[Block, ...]:
-        return tuple(self.blocks[i] for i in self.ends[x] if i in self.written)
+    def _dying(self, op: int) -> tuple[Block, ...]:
+        return tuple(self.blocks[buffer] for buffer in self.ends[op] if buffer in self.written)
 
     def next_slot(self, stream: int) -> None:
         """Put the streams in order, once for both, before the slot that begins."""
@@ -262,13 +262,13 @@ class _HandedOver:
         """Let all streams wait for one another, unless nothing was submitted since they did."""
         if not self.changed:
             return
-        mine = np.flatnonzero((self.both.turn < 0) & (self.both.slot == self.slot)).tolist()
-        signals, waits = mine[: len(mine) // 2], mine[len(mine) // 2 :]
-        done = {self.works[x].stream: self.backend.submit(self.works[x], (), (), ()) for x in signals}
-        for x in waits:
-            stream = self.works[x].stream
-            others = [token for other, token in done.items() if other != stream]
-            self.tokens[stream] = self.backend.submit(self.works[x], (), (), others)
+        syncs = np.flatnonzero((self.both.turn < 0) & (self.both.slot == self.slot)).tolist()
+        signals, waits = syncs[: len(syncs) // 2], syncs[len(syncs) // 2 :]
+        signalled = {self.works[sync].stream: self.backend.submit(self.works[sync], (), (), ()) for sync in signals}
+        for sync in waits:
+            stream = self.works[sync].stream
+            others = [token for other, token in signalled.items() if other != stream]
+            self.tokens[stream] = self.backend.submit(self.works[sync], (), (), others)
         self.changed = False
 
 
@@ -306,11 +306,11 @@ class _Fixed:
 
 def _ops_of_groups(both: CoSchedule) -> dict[tuple[int, int], list[int]]:
     """The ops of each node group of each turn, in the order in which they run."""
-    found: dict[tuple[int, int], list[int]] = {}
-    for t, turn in enumerate(both.pipeline.turns):
+    ops: dict[tuple[int, int], list[int]] = {}
+    for index, turn in enumerate(both.pipeline.turns):
         part = both.pipeline.parts[turn.job]
         place = np.argsort(part.order)
-        for x in np.flatnonzero(both.turn == t).tolist():
-            group = int(np.searchsorted(part.cuts, place[both.op[x]], side="right")) - 1
-            found.setdefault((t, group), []).append(x)
-    return found
+        for op in np.flatnonzero(both.turn == index).tolist():
+            group = int(np.searchsorted(part.cuts, place[both.op[op]], side="right")) - 1
+            ops.setdefault((index, group), []).append(op)
+    return ops

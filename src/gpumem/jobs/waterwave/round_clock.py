@@ -62,11 +62,15 @@ class RoundClock:
 
     def _cells(self) -> Iterator[_Cell]:
         both = self.both
-        for t, turn in enumerate(both.pipeline.turns):
+        for index, turn in enumerate(both.pipeline.turns):
             for group, at in enumerate(turn.slot):
                 lag, slot = divmod(at, both.pipeline.period)
                 yield _Cell(
-                    t, group, lag, slot, np.flatnonzero((both.turn == t) & (both.lag == lag) & (both.slot == slot))
+                    index,
+                    group,
+                    lag,
+                    slot,
+                    np.flatnonzero((both.turn == index) & (both.lag == lag) & (both.slot == slot)),
                 )
 
     def round(self, begun: Begun) -> Round:
@@ -81,14 +85,14 @@ class RoundClock:
         runs = np.zeros(both.trace.n, np.bool_)
         for cell in self.cells:
             runs[cell.ops] = cell.turn in turns[cell.lag]
-        part = replace(both.trace, ops=replace(both.trace.ops, duration=np.where(runs, self.alone, 0)))
-        line = simulate(share(part, self.machine, self.slowdown), self.machine)
-        met = line.end[(both.slot == 0) & (both.turn < 0)].max()  # a stream that is idle has its syncs early
-        return Round(line.makespan, line.start - met, line.end - met)
+        partial = replace(both.trace, ops=replace(both.trace.ops, duration=np.where(runs, self.alone, 0)))
+        timeline = simulate(share(partial, self.machine, self.slowdown), self.machine)
+        began = timeline.end[(both.slot == 0) & (both.turn < 0)].max()  # a stream that is idle has its syncs early
+        return Round(timeline.makespan, timeline.start - began, timeline.end - began)
 
     def ends(self, job: int) -> list[tuple[int, int]]:
         """Of each turn of a job: how many rounds after it began, and when in that one, it ends in a full pipeline."""
-        last = [self.last[t] for t in self.both.pipeline.turns_of(job)]
+        last = [self.last[turn] for turn in self.both.pipeline.turns_of(job)]
         return sorted((cell.lag, int(self.full.end[cell.ops[-1]])) for cell in last)
 
     def runs(self, begun: Begun, jobs: Sequence[str], now: int, slot: int) -> Iterator[GroupRun]:

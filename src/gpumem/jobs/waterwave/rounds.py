@@ -66,7 +66,7 @@ def simulate_together(
     slowdown : float
         Of `k` kernels that run at once each progresses at `1 / (1 + slowdown (k - 1))`.
     hosts : int
-        Host threads, see `together`.
+        Host threads, see `co_schedule`.
     weights : sequence of int, optional
         Iterations of each job in a round, for a way that takes `turns`: see `by_weight`. By default 1.
     made : callable
@@ -145,46 +145,48 @@ class _Session:
         while self.coming or self.waiting or self.inside:
             if not (self.waiting or self.inside):
                 self.now = max(self.now, self.coming[0].job.arrival)
-            both = self.boundary()
-            if both is not None:
-                self.rounds(both)
+            schedule = self.boundary()
+            if schedule is not None:
+                self.rounds(schedule)
         self.log.sort(key=lambda event: event.ns)
         return Outcome(tuple(map(_told, self.all)), self.peak, (), tuple(self.replans), tuple(self.log))
 
     def boundary(self) -> CoSchedule | None:
         """Let jobs go and come; return what those that are in do together, None where nobody is."""
         while self.coming and self.coming[0].job.arrival <= self.now:
-            one = self.coming.pop(0)
-            self.waiting.append(one)
-            self.log.append(Event(one.job.arrival, one.job.name, "arrive"))
+            member = self.coming.pop(0)
+            self.waiting.append(member)
+            self.log.append(Event(member.job.arrival, member.job.name, "arrive"))
         ran = [*self.inside]
-        for one in [*self.inside, *self.waiting]:
-            if one.done(self.now):
-                (self.inside if one in self.inside else self.waiting).remove(one)
-                one.leave = self.now
-                self.log.append(Event(self.now, one.job.name, "leave", len(one.ends)))
+        for member in [*self.inside, *self.waiting]:
+            if member.done(self.now):
+                (self.inside if member in self.inside else self.waiting).remove(member)
+                member.leave = self.now
+                self.log.append(Event(self.now, member.job.name, "leave", len(member.ends)))
         before = [*self.inside]
-        for one in [*self.waiting]:
-            if self.made([*self.inside, one]) is None:
+        for member in [*self.waiting]:
+            if self.made([*self.inside, member]) is None:
                 if self.inside:
-                    self.log.append(Event(self.now, one.job.name, "wait"))
+                    self.log.append(Event(self.now, member.job.name, "wait"))
                     break  # nobody overtakes
-                self.waiting.remove(one)
-                one.refused = self.least[one.job.name]
-                self.log.append(Event(self.now, one.job.name, "refused", size=one.refused))
+                self.waiting.remove(member)
+                member.refused = self.least[member.job.name]
+                self.log.append(Event(self.now, member.job.name, "refused", size=member.refused))
                 continue
-            self.waiting.remove(one)
-            self.inside.append(one)
-            one.launch = self.now
-            self.log.append(Event(self.now, one.job.name, "launch", size=one.job.trace.peak_load))
+            self.waiting.remove(member)
+            self.inside.append(member)
+            member.launch = self.now
+            self.log.append(Event(self.now, member.job.name, "launch", size=member.job.trace.peak_load))
         if before and self.inside != ran:
             self.replans.append(self.now)
-            self.log += [Event(self.now, one.job.name, "adopt", size=one.job.trace.peak_load) for one in before]
+            self.log += [
+                Event(self.now, member.job.name, "adopt", size=member.job.trace.peak_load) for member in before
+            ]
         return self.made(self.inside) or self.in_turn() if self.inside else None
 
     def made(self, members: Sequence[_Running]) -> CoSchedule | None:
         """What these jobs do together, None where they do not fit."""
-        names = tuple(one.job.name for one in members)
+        names = tuple(member.job.name for member in members)
         if names not in self.known:
             try:
                 self.known[names] = self.shared(self.way, members)
@@ -195,71 +197,81 @@ class _Session:
 
     def in_turn(self) -> CoSchedule:
         """What those that are in do where they do not fit by the way: without it time would stand still for ever."""
-        names = tuple(one.job.name for one in self.inside)
+        names = tuple(member.job.name for member in self.inside)
         if names not in self.turns:  # they fit: at rest and in turn nobody needs more than beside one that has left
             self.turns[names] = self.shared(temporal, self.inside)
         return self.turns[names]
 
     def shared(self, way: Way, members: Sequence[_Running]) -> CoSchedule:
         """What these jobs do together by a way."""
-        weights = [one.weight for one in members if one.weight is not None]
+        weights = [member.weight for member in members if member.weight is not None]
         turns = {"turns": by_weight(weights)} if weights else {}
-        found = way([one.job.trace for one in members], self.machine, self.capacity, **turns)
+        pipeline = way([member.job.trace for member in members], self.machine, self.capacity, **turns)
         # Within the limit in issue order is not enough (waterwave-s): by the clock a pair's ops come in another order.
-        if (most := int(found.bound().max())) > self.capacity:
+        if (most := int(pipeline.bound().max())) > self.capacity:
             raise NotReached(most, self.capacity, hint="node groups get lower (waterwave)")
-        return co_schedule(found, self.machine, hosts=self.hosts)
+        return co_schedule(pipeline, self.machine, hosts=self.hosts)
 
-    def rounds(self, both: CoSchedule) -> None:
+    def rounds(self, schedule: CoSchedule) -> None:
         """Run as many rounds as nobody has to come or go in, and end what they have begun."""
-        if self.clock is None or both is not self.clock.both:
-            self.tell([one.job for one in self.inside], both)
-            self.clock = RoundClock(both, self.machine, self.slowdown)
-        clock, names = self.clock, tuple(one.job.name for one in self.inside)
+        if self.clock is None or schedule is not self.clock.both:
+            self.tell([member.job for member in self.inside], schedule)
+            self.clock = RoundClock(schedule, self.machine, self.slowdown)
+        clock, names = self.clock, tuple(member.job.name for member in self.inside)
         if self.slots is not None:
-            self.slots.pipelines.append(PipelineStart(self.slot, names, both.pipeline))
-        count = max(min(self.until(one, clock.ends(j), clock.full.ns) for j, one in enumerate(self.inside)), 1)
-        begun, ends = self.begun(both.pipeline, count), [list[int]() for _ in names]
-        for k in range(count + clock.over):
-            mine = begun[k : k + clock.over + 1][::-1]
-            for t, cell in clock.last.items():
-                if t in mine[cell.lag]:
-                    ends[both.pipeline.turns[t].job].append(self.now + int(clock.round(mine).end[cell.ops[-1]]))
+            self.slots.pipelines.append(PipelineStart(self.slot, names, schedule.pipeline))
+        count = max(
+            min(self.until(member, clock.ends(index), clock.full.ns) for index, member in enumerate(self.inside)), 1
+        )
+        begun, ends = self.begun(schedule.pipeline, count), [list[int]() for _ in names]
+        for round_ in range(count + clock.over):
+            begun_by_lag = begun[round_ : round_ + clock.over + 1][::-1]
+            for turn, cell in clock.last.items():
+                if turn in begun_by_lag[cell.lag]:
+                    ends[schedule.pipeline.turns[turn].job].append(
+                        self.now + int(clock.round(begun_by_lag).end[cell.ops[-1]])
+                    )
             if self.slots is not None:
-                self.slots.groups += clock.runs(mine, names, self.now, self.slot)
-            self.now += clock.round(mine).ns
-            self.slot += both.pipeline.period
-        for one, found in zip(self.inside, ends):
-            first = len(one.ends)
-            one.ends += sorted(found)
-            self.log += [Event(ns, one.job.name, "iteration", first + k) for k, ns in enumerate(one.ends[first:])]
-        self.peak = max(self.peak, both.trace.peak_load)
+                self.slots.groups += clock.runs(begun_by_lag, names, self.now, self.slot)
+            self.now += clock.round(begun_by_lag).ns
+            self.slot += schedule.pipeline.period
+        for member, new_ends in zip(self.inside, ends):
+            first = len(member.ends)
+            member.ends += sorted(new_ends)
+            self.log += [
+                Event(ns, member.job.name, "iteration", first + round_) for round_, ns in enumerate(member.ends[first:])
+            ]
+        self.peak = max(self.peak, schedule.trace.peak_load)
 
-    def begun(self, line: Pipeline, count: int) -> list[dict[int, int]]:
+    def begun(self, pipeline: Pipeline, count: int) -> list[dict[int, int]]:
         """Of `count` rounds, which turns begin an iteration, and which; before and behind them nothing does."""
-        following = [range(len(one.ends), one.job.iterations).__iter__() for one in self.inside]
+        following = [range(len(member.ends), member.job.iterations).__iter__() for member in self.inside]
         rounds = [
-            {t: k for t, turn in enumerate(line.turns) if (k := next(following[turn.job], None)) is not None}
+            {
+                index: iteration
+                for index, turn in enumerate(pipeline.turns)
+                if (iteration := next(following[turn.job], None)) is not None
+            }
             for _ in range(count)
         ]
         nothing = [dict[int, int]()] * self.clock.over if self.clock else []
         return [*nothing, *rounds, *nothing]
 
-    def until(self, one: _Running, ends: Sequence[tuple[int, int]], period: int) -> int:
+    def until(self, member: _Running, ends: Sequence[tuple[int, int]], period: int) -> int:
         """In how many rounds the job has ended its iterations, or is to leave, or another one has come."""
         period = max(period, 1)  # one that takes no time
-        found = [-(-one.left // len(ends))]
-        if one.job.leave is not None:
+        counts = [-(-member.left // len(ends))]
+        if member.job.leave is not None:
             last = max(lag * period + ns for lag, ns in ends)
-            found.append(1 + -(-(one.job.leave - self.now - last) // period))
+            counts.append(1 + -(-(member.job.leave - self.now - last) // period))
         if self.coming:
-            found.append(-(-(self.coming[0].job.arrival - self.now) // period))
-        return min(found)
+            counts.append(-(-(self.coming[0].job.arrival - self.now) // period))
+        return min(counts)
 
 
-def _told(one: _Running) -> JobRun:
-    peak = (one.job.trace.peak_load,) * len(one.ends)
-    begin = [one.launch, *one.ends[:-1]][: len(one.ends)]
-    waits = {"admission": max(one.launch - one.job.arrival, 0)}
-    run = (tuple(begin), tuple(one.ends), peak, peak, (0,) * len(one.ends))
-    return JobRun(one.job.name, one.launch, one.leave, one.refused, *run, 0, 0, waits)
+def _told(member: _Running) -> JobRun:
+    peak = (member.job.trace.peak_load,) * len(member.ends)
+    begin = [member.launch, *member.ends[:-1]][: len(member.ends)]
+    waits = {"admission": max(member.launch - member.job.arrival, 0)}
+    iterations = (tuple(begin), tuple(member.ends), peak, peak, (0,) * len(member.ends))
+    return JobRun(member.job.name, member.launch, member.leave, member.refused, *iterations, 0, 0, waits)

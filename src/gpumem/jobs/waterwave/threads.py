@@ -150,7 +150,7 @@ class PipelineExecutor:
             ended, or are given `timeout` seconds to. Jobs stay in; running again begins new iterations of them.
         """
         with self._alone():
-            while jobs := self._settled():
+            while jobs := self._drop_finished():
                 _Rounds(self, jobs, self.plan(jobs)).run()
 
     @contextmanager
@@ -164,7 +164,7 @@ class PipelineExecutor:
         finally:
             self._running = False
 
-    def _settled(self) -> tuple[str, ...]:
+    def _drop_finished(self) -> tuple[str, ...]:
         """Drop the jobs that are done; return those that are in."""
         with self._lock:
             self._changed = False
@@ -196,9 +196,9 @@ class _Rounds:
         if executor.log is not None:
             executor.log.pipelines.append(PipelineStart(self.first, jobs, pipeline))
         self.cells: list[list[tuple[int, Turn, int] | None]] = [[None] * pipeline.period for _ in pipeline.rows()]
-        for t, turn in enumerate(pipeline.turns):
+        for index, turn in enumerate(pipeline.turns):
             for group, (slot, stream) in enumerate(zip(turn.slot, turn.stream)):
-                self.cells[stream][slot % pipeline.period] = t, turn, group
+                self.cells[stream][slot % pipeline.period] = index, turn, group
         streams = len(self.cells)
         self.barriers = [CounterBarrier(streams, streams) for _ in range(pipeline.period)]  # before each slot
         self.active: list[int | None] = [None] * len(pipeline.turns)  # the iteration that a turn is in the middle of
@@ -209,7 +209,9 @@ class _Rounds:
         """Run rounds until jobs have come or gone, and what has begun has ended."""
         ends = SimpleQueue[BaseException | None]()
         streams = range(len(self.cells))
-        threads = [Thread(target=self._thread, args=(s, ends), name=f"stream {s}", daemon=True) for s in streams]
+        threads = [
+            Thread(target=self._thread, args=(stream, ends), name=f"stream {stream}", daemon=True) for stream in streams
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -236,34 +238,34 @@ class _Rounds:
             ends.put(None)
 
     def _walk(self, stream: int) -> None:
-        mine, period, limit = self.cells[stream], len(self.barriers), self.executor.timeout
-        for k in count():
+        own_cells, period, limit = self.cells[stream], len(self.barriers), self.executor.timeout
+        for round_ in count():
             for slot in range(period):
-                if k or slot:
+                if round_ or slot:
                     self.barriers[slot].root(limit)
                     self.executor.wait(stream)
-                if slot == 0 and not self._goes_on(k):
+                if slot == 0 and not self._goes_on(round_):
                     return
-                if (cell := mine[slot]) is not None:
-                    self._group(stream, k, self.first + k * period + slot, *cell)
+                if (cell := own_cells[slot]) is not None:
+                    self._group(stream, round_, self.first + round_ * period + slot, *cell)
                 self.executor.signal(stream)
                 self.barriers[(slot + 1) % period].leaf(limit)
 
-    def _goes_on(self, k: int) -> bool:
-        """Whether there is a round `k`; the first stream that comes to it decides."""
+    def _goes_on(self, round_: int) -> bool:
+        """Whether there is a round `round_`; the first stream that comes to it decides."""
         with self.lock:
-            if k == len(self.begun):
-                self.begun.append(k == 0 or not self.executor._changed)
-                self.last = not self.begun[k] and all(mine is None for mine in self.active)
-                self.executor._slots = self.first + k * len(self.barriers)
+            if round_ == len(self.begun):
+                self.begun.append(round_ == 0 or not self.executor._changed)
+                self.last = not self.begun[round_] and all(iteration is None for iteration in self.active)
+                self.executor._slots = self.first + round_ * len(self.barriers)
             return not self.last
 
-    def _group(self, stream: int, k: int, slot: int, t: int, turn: Turn, group: int) -> None:
+    def _group(self, stream: int, round_: int, slot: int, turn_index: int, turn: Turn, group: int) -> None:
         """Run a node group, if its turn is in the middle of an iteration or begins one."""
         job = self.jobs[turn.job]
         if group == 0:
-            self.active[t] = self.executor._begins(job) if self.begun[k] else None
-        if (iteration := self.active[t]) is None:
+            self.active[turn_index] = self.executor._begins(job) if self.begun[round_] else None
+        if (iteration := self.active[turn_index]) is None:
             return
         start = perf_counter_ns()
         try:
@@ -274,4 +276,4 @@ class _Rounds:
         if self.executor.log is not None:
             self.executor.log.groups.append(GroupRun(job, iteration, group, stream, slot, start, perf_counter_ns()))
         if group == len(turn.slot) - 1:
-            self.active[t] = None
+            self.active[turn_index] = None
