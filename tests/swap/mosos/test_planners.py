@@ -69,7 +69,7 @@ def test_limits_that_cannot_be_met_and_options_that_are_none() -> None:
     with pytest.raises(NotReached, match="a planner that may wait for copies may get lower"):
         mosos(lasting, slow, 80, kind="checkmate", algorithms=ways)
     with pytest.raises(
-        NotReached, match="no plan got lower, that is the load of the step as it is: no schedule of 5 nodes"
+        NotReached, match="no plan got lower, that is the peak of the step as it is: no schedule of 5 nodes"
     ):
         mosos(lasting, slow, 80, kind="checkmate", algorithms=ways)
     with pytest.raises(ValueError, match=r"gap: 1 is not in \[0, 1\)"):

@@ -52,7 +52,7 @@ class Member:
 class GlobalController:
     """Knows all jobs; see `simulate_jobs` for the parameters.
 
-    With `place`, a pool planner, a job's budget is the height of its placement; else its peak live bytes in issue order.
+    With `place`, a pool planner, a job's budget is the height of its placement; else its peak live bytes.
     Jobs in the `queue` wait until the plans fit, those `admitted` for free bytes. `budgets`: as in `Outcome`.
     """
 

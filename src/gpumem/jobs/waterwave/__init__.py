@@ -3,7 +3,7 @@
 Read `node_groups` first, then `pipeline` (which of them run side by side) and `co_schedule` (all of it as one trace).
 `balanced` searches the groups as well, `priorities` says whose turn it is. `sharing_policies` are ways of sharing by
 name, the paper's and its baselines; `rounds` lets jobs come and go by the simulated clock, `co_run` runs them with real
-bytes. `threads` hands node groups over in real threads, with a `barrier` between slots. `algorithm1` is the paper's
+bytes. `threads` enqueues node groups from real threads, with a `barrier` between slots. `algorithm1` is the paper's
 schedule as printed, `op_order` the order of a job's ops, `slot_log` what ran when, `round_clock` what a round takes.
 """
 

@@ -1,4 +1,4 @@
-"""Jobs together with real bytes: each ends with those that it would have ended with alone."""
+"""Run co-scheduled jobs with real bytes: each ends with the values that it would have ended with alone."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def run_together(
     iterations : int
         So many of each turn: a job that has two turns runs twice as many.
     state : sequence of dict of int to array, optional
-        For each job recorded buffer -> value, as for `execute.run` of its own trace: where it starts from, and after
-        the run where it got to.
+        For each job recorded buffer -> value, as for `execute.run` of its own trace: at the start, and after the run
+        at the end.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def run_together(
 
 
 def one_for_each(schedule: CoSchedule, **given: Sequence[object] | None) -> None:
-    """Object to launches or states that are not as many as jobs."""
+    """Raise where there are not as many launches or states as jobs."""
     jobs = len(schedule.ops)
     for what, row in given.items():
         if row is not None and len(row) != jobs:
@@ -94,7 +94,7 @@ def one_for_each(schedule: CoSchedule, **given: Sequence[object] | None) -> None
 
 
 def refuse_halves(schedule: CoSchedule) -> None:
-    """Object to a job that is in the middle of an iteration when a round begins, and carries over what has an end."""
+    """Raise where a job in the middle of an iteration as a round begins holds a buffer that does not live for ever."""
     for job in np.unique(schedule.job[schedule.lag > 0]).tolist():
         trace = schedule.pipeline.parts[job].trace
         for buffer in np.flatnonzero(trace.crossing & ~trace.eternal).tolist():

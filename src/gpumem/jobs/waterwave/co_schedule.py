@@ -23,20 +23,30 @@ from gpumem.base.units import human
 from gpumem.execute.views import Launch, Views
 from gpumem.jobs.waterwave.pipeline import Pipeline
 from gpumem.simulator.machine import Machine
-from gpumem.trace import I64, SYNC, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, joined
+from gpumem.trace import F64, I64, SYNC, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, joined
 
 STREAMS = ("compute 0", "compute 1")
 TOKEN = "token"  # the kind of what orders streams
 
 
+SIGNAL, WAIT = 0, 1  # what a sync op does
+
+
 class _Issue(NamedTuple):
-    """What is issued, in issue order: an op of a turn's job, or a sync op (turn -1; op 0 signals, 1 waits)."""
+    """What is issued: an op of a turn's job, or a sync op (turn -1, op `SIGNAL` or `WAIT`)."""
 
     turn: I64
     op: I64  # in the order in which its job runs
     stream: I64
     slot: I64  # of the round
     lag: I64  # rounds since its turn began
+    start: F64  # ns since its slot began, if both groups began at once; sync ops are below 0
+    rank: I64  # order at one instant: what gives memory back comes first, so that the sum stays low; syncs by stream
+
+    def in_order(self) -> _Issue:
+        """Sort into issue order: by slot, then by start, then by rank."""
+        order = np.lexsort((self.rank, self.start, self.slot))
+        return _Issue(*(column[order] for column in self))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -87,12 +97,12 @@ class CoSchedule(Shown):
     def launch(self, launches: Sequence[Launch]) -> Launch:
         """Return one `launch` for the trace of all, made of one for each job's own trace."""
 
-        def both(op: Any, views: Views) -> Any:
+        def launch_own(op: Any, views: Views) -> Any:
             job = int(np.searchsorted(self.ops, op.of, side="right")) - 1
             own_op = replace(op, of=op.of - self.ops[job])
             return launches[job](own_op, views.renumbered(own_op, self.buffers[job]))
 
-        return both
+        return launch_own
 
 
 @strict
@@ -105,10 +115,10 @@ def co_schedule(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: f
     machine : Machine
         Says what ops take, and so how the ops of a pair follow one another in issue order.
     hosts : int
-        1: one host thread hands over everything; 2: each stream has its own.
+        1: one host thread enqueues everything; 2: each stream has its own.
     pace : float
-        How fast stream 1 is handed over, in units of stream 0's pace: within a slot, ops are issued in the order in
-        which they would start if both groups began at once. At one instant what gives memory back comes first.
+        How fast stream 1 is enqueued, in units of stream 0's pace: within a slot, ops are issued in the order in which
+        they would start if both groups began at once. At one instant what gives memory back comes first.
 
     Returns
     -------
@@ -122,8 +132,9 @@ def co_schedule(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: f
     Notes
     -----
     Before each slot every stream signals what it has done and waits for all others: four sync ops of no time and no
-    bytes, asynchronous to the host. A buffer starts and ends with the same ops as in its job, so its load is that of
-    the job. Persistent buffers that live for ever are there once, whatever the number of turns; others once a turn.
+    bytes, asynchronous to the host. A buffer starts and ends with the same ops as in its job, so the live bytes of a
+    job are unchanged. Persistent buffers that live for ever exist once, whatever the number of turns; others once a
+    turn.
     O(ops + accesses).
 
     Examples
@@ -153,27 +164,47 @@ def co_schedule(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: f
         name=" + ".join(part.trace.name for part in pipeline.parts),
     )
     own = np.concatenate([part.order for part in pipeline.parts] + [np.array([-1])])[_row(pipeline, issue)]
-    ops_columns = issue.turn, own, issue.slot, issue.lag
-    return CoSchedule(trace, pipeline, *ops_columns, first_op, first_buffer, *_origins(pipeline, ids, len(table)))
+    buffer_turn, buffer = _origins(pipeline, ids, len(table))
+    return CoSchedule(
+        trace,
+        pipeline,
+        turn=issue.turn,
+        op=own,
+        slot=issue.slot,
+        lag=issue.lag,
+        ops=first_op,
+        buffers=first_buffer,
+        buffer_turn=buffer_turn,
+        buffer=buffer,
+    )
 
 
 def _issued(pipeline: Pipeline, machine: Machine, pace: float) -> _Issue:
     """The issue order: slot by slot the sync ops, then the ops of its groups, merged by when they would start."""
-    signals = np.tile([0, 0, 1, 1], pipeline.period)
-    slot, stream = np.repeat(np.arange(pipeline.period), 4), np.tile([0, 1], 2 * pipeline.period)
-    parts = [(np.full(len(slot), -1), signals, stream, slot, 0 * slot, signals - 2.0, stream)]
-    for index, turn in enumerate(pipeline.turns):
-        part = pipeline.parts[turn.job]
-        ns, size = machine.durations(part.trace), np.diff(part.cuts)
-        before = np.cumsum(ns) - ns
-        slot, stream = (np.repeat(np.array(column), size) for column in (turn.slot, turn.stream))
-        starts = (before - np.repeat(before[part.cuts[:-1]], size)) / np.where(stream, pace, 1.0)
-        takes = np.repeat(np.arange(len(part)) < part.angs, size)
-        lag, slot = np.divmod(slot, pipeline.period)
-        parts.append((np.full(len(starts), index), np.arange(len(starts)), stream, slot, lag, starts, takes))
-    *columns, starts, later = (np.concatenate(column) for column in zip(*parts))
-    order = np.lexsort((later, starts, columns[3]))
-    return _Issue(*(column[order].astype(np.int64) for column in columns))
+    turns = [_of_turn(pipeline, index, machine, pace) for index in range(len(pipeline.turns))]
+    return _Issue(*map(np.concatenate, zip(_syncs(pipeline.period), *turns))).in_order()
+
+
+def _syncs(period: int) -> _Issue:
+    """The sync ops of each slot: both streams signal, then both wait."""
+    op = np.tile([SIGNAL, SIGNAL, WAIT, WAIT], period)
+    slot, stream = np.repeat(np.arange(period), 4), np.tile([0, 1], 2 * period)
+    before_ops = op - 2.0
+    return _Issue(np.full(len(op), -1), op, stream, slot, lag=np.zeros_like(slot), start=before_ops, rank=stream)
+
+
+def _of_turn(pipeline: Pipeline, index: int, machine: Machine, pace: float) -> _Issue:
+    """The ops of one turn of a pipeline."""
+    turn = pipeline.turns[index]
+    part = pipeline.parts[turn.job]
+    ns, ops_of_group = machine.durations(part.trace), np.diff(part.cuts)
+    begin = np.cumsum(ns) - ns
+    stream = np.repeat(np.array(turn.stream, np.int64), ops_of_group)
+    lag, slot = np.divmod(np.repeat(np.array(turn.slot, np.int64), ops_of_group), pipeline.period)
+    start = (begin - np.repeat(begin[part.cuts[:-1]], ops_of_group)) / np.where(stream, pace, 1.0)
+    takes_memory = np.repeat(np.arange(len(part)) < part.angs, ops_of_group).astype(np.int64)
+    count = len(start)
+    return _Issue(np.full(count, index), np.arange(count), stream, slot, lag=lag, start=start, rank=takes_memory)
 
 
 def _row(pipeline: Pipeline, issue: _Issue) -> I64:
@@ -184,7 +215,7 @@ def _row(pipeline: Pipeline, issue: _Issue) -> I64:
 
 def _jobs(pipeline: Pipeline, turn: I64) -> I64:
     """The job of each turn; -1 for none."""
-    return np.append([one.job for one in pipeline.turns], UNKNOWN)[turn]
+    return np.append([of.job for of in pipeline.turns], UNKNOWN)[turn]
 
 
 def _numbered(tables: Sequence[Ops] | Sequence[Buffers]) -> tuple[list[Any], tuple[int, ...]]:
@@ -273,9 +304,8 @@ def _touched(pipeline: Pipeline, issue: _Issue, ids: Sequence[I64], what: str) -
         trace = pipeline.parts[turn.job].trace
         row = trace.statistics if what == "statistics" else getattr(trace.ops, what)
         own_turns = pipeline.turns_of(turn.job)
-        earlier = ids[
-            own_turns[own_turns.index(index) - 1]
-        ]  # what is touched before it starts: the job's turn before started it
+        # What a job touches before it starts in this turn was started by the job's turn before.
+        earlier = ids[own_turns[own_turns.index(index) - 1]]
         rows.append(
             Csr(row.ptr, np.where(row.rows() < trace.buffers.start[row.idx], earlier[row.idx], ids[index][row.idx]))
         )

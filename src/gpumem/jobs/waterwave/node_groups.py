@@ -1,4 +1,4 @@
-"""Node groups: a job's ops in runs that take about as much memory as one another, or give it back."""
+"""Node groups: runs of a job's ops that take about as much memory as one another, or give it back."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def atoms(
 
 
 def _prepared(trace: Trace, order: str, keep: Sequence[tuple[int, int]]) -> tuple[I64, Trace, I64, I64, int]:
-    """The ops' order; the trace in it; what is held between its ops; where cuts may be; at which of these most is."""
+    """The ops' order; the trace in it; bytes held between its ops; where cuts may be; at which of these most are."""
     if not len(trace.ops):
         raise ValueError(f"trace {trace.name!r:.60}: no ops, a bare instance has no node groups")
     row = choice(order, ORDERS, "order")(trace)
@@ -241,14 +241,14 @@ def _prepared(trace: Trace, order: str, keep: Sequence[tuple[int, int]]) -> tupl
 
 
 def _cuts(level: I64, split: int) -> list[int]:
-    """Where to cut what rises from one end to its highest point: after `split` more each, no piece falling."""
+    """Where to cut a level that rises to its highest point: after each rise by `split`, and no piece falls."""
     cuts = [0]
     for index, value in enumerate(level.tolist()):
         if value - level[cuts[-1]] >= split:
             cuts.append(index)
     if cuts[-1] != len(level) - 1:
         cuts.append(len(level) - 1)
-    while len(cuts) > 2 and level[cuts[-1]] < level[cuts[-2]]:  # the rest falls: one piece with what is before it
+    while len(cuts) > 2 and level[cuts[-1]] < level[cuts[-2]]:  # the last piece falls: join it to the one before
         del cuts[-2]
     return cuts
 

@@ -1,4 +1,4 @@
-"""Allocator, barrier and executor in one run, with real bytes: memory is asked for when an op is handed over.
+"""Allocator, barrier and executor in one run, with real bytes: memory is allocated when an op is enqueued.
 
 ::
 
@@ -32,7 +32,7 @@ from gpumem.trace.placement import NOWHERE, Placement
 
 
 class Online(Protocol):
-    """What is asked for memory as ops are handed over: an allocator as `gpumem.pool` has them."""
+    """An allocator as `gpumem.pool` has them, which serves ops as they are enqueued."""
 
     def allocate(self, size: int, *, stream: int = 0) -> int:
         """Return the offset of `size` bytes for work on `stream`."""
@@ -56,15 +56,15 @@ def run_online(
     enter: Callable[[int], object] | None = None,
     timeout: float | None = None,
 ) -> SlotLog:
-    """Run several jobs on a backend by `PipelineExecutor`, with addresses that are given as ops are handed over.
+    """Run several jobs on a backend by `PipelineExecutor`, with addresses that are given as ops are enqueued.
 
     Parameters
     ----------
     schedule : CoSchedule
         Says what runs in which slot, and which buffers each op starts and ends. In a slot the order is that of threads.
     memory : Placement or allocator
-        Where buffers are: an allocator such as `pool.MultiStream`, new or at rest, which is asked; or a placement that
-        holds in any order within a slot, such as `two_ends` makes.
+        Where buffers are: an allocator such as `pool.MultiStream`, new or at rest, which serves each op; or a placement
+        that holds in any order within a slot, such as `two_ends` makes.
     backend : Backend
         An `Emulator` with `races=False`, since its detector knows addresses that stay; a `Cuda` without graphs.
     launches, state
@@ -81,7 +81,7 @@ def run_online(
     Returns
     -------
     SlotLog
-        What was handed over when, for `gpumem.check.waterwave`.
+        What was enqueued when, for `gpumem.check.waterwave`.
 
     Raises
     ------
@@ -92,9 +92,9 @@ def run_online(
 
     Notes
     -----
-    Before each slot all streams wait for one another, and an allocator with `sync_and_coalesce` is asked for it. One
-    with `synchronize` is given a function that puts the streams in order, for when it reuses bytes across them within
-    a slot. An op is bound to its memory again only where that has moved.
+    Before each slot all streams wait for one another, and the allocator's `sync_and_coalesce` is called if it has one.
+    One with `synchronize` is given a function that puts the streams in order, for when it reuses bytes across them
+    within a slot. An op is bound to its memory anew only where that has moved.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def run_online(
         refuse_halves(schedule)
     elif capacity is None:
         raise ValueError("capacity: None, but an allocator does not tell how many bytes of the device it may give")
-    enqueuer = _HandedOver(schedule, memory, backend, launches, capacity)
+    enqueuer = _Enqueuer(schedule, memory, backend, launches, capacity)
     values = {} if state is None else shared_state(schedule, state)
     log = SlotLog()
     executor = PipelineExecutor(
@@ -141,8 +141,8 @@ def run_online(
     return log
 
 
-class _HandedOver:
-    """What has been handed over: where buffers are, the last op of each stream, the slot that runs."""
+class _Enqueuer:
+    """Enqueues ops: where buffers are, the last op of each stream, the slot that runs."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _HandedOver:
     ) -> None:
         self.both, self.trace, self.backend = both, both.trace, backend
         self.capacity = memory.height if capacity is None and isinstance(memory, Placement) else int(capacity or 0)
-        self.memory = _Fixed(memory) if isinstance(memory, Placement) else _Asked(memory, self._in_order)
+        self.memory = _Fixed(memory) if isinstance(memory, Placement) else _Allocated(memory, self._in_order)
         self.launch = None if launches is None else both.launch(launches)
         self.lock = Lock()
         self.groups = _ops_of_groups(both)
@@ -162,17 +162,17 @@ class _HandedOver:
         asked = np.flatnonzero(~buffers.host & (buffers.size > 0) & ~self.trace.eternal)
         self.starts = Csr.grouped(buffers.start[asked], asked, count).tolist()
         self.ends = Csr.grouped((buffers.end[asked] - 1) % count, asked, count).tolist()
-        self.written = set(self.trace.ops.writes.idx.tolist())  # the ends of others no backend needs to know
+        self.written = set(self.trace.ops.writes.idx.tolist())  # a backend needs the ends of these alone
         self.rows = list(zip(self.trace.ops.reads.tolist(), self.trace.ops.writes.tolist()))
         self.records = list(self.trace.ops)
         self.calls: dict[int, tuple[tuple[Block, ...], Call | None]] = {}  # of each op: where it was bound, and to what
         self.generators: dict[int, Any] = {}
         self.begun = [0] * len(both.ops)  # iterations of each job
         self.tokens: list[Token | None] = [None] * len(self.trace.ops.streams)
-        self.slot, self.ordered, self.came, self.changed = 0, 0, [0, 0], False
+        self.slot, self.ordered, self.arrivals, self.changed = 0, 0, [0, 0], False
 
     def begin(self, values: State, iterations: int) -> None:
-        """Open the backend, and ask for what jobs hold before their first iteration."""
+        """Open the backend, and allocate what jobs hold before their first iteration."""
         buffers = self.trace.buffers
         offsets = np.where(buffers.host, NOWHERE, np.cumsum(buffers.size) - buffers.size)
         layout = Layout.of(self.trace, Placement(offsets, int(buffers.size.sum())))
@@ -193,7 +193,7 @@ class _HandedOver:
             self.backend.put(self.blocks[buffer], np.ascontiguousarray(data).reshape(-1).view(np.uint8))
 
     def end(self, values: State) -> None:
-        """Wait for all that was handed over, and read what jobs hold behind their last iteration."""
+        """Wait for all enqueued ops, and read what jobs hold behind their last iteration."""
         for token in self.tokens:
             if token is not None:
                 self.backend.wait(token)
@@ -212,7 +212,7 @@ class _HandedOver:
         return np.flatnonzero(is_held & ~buffers.host & (buffers.size > 0)).tolist()
 
     def group(self, job: str, group: int, stream: int) -> None:
-        """Hand a node group over, op by op."""
+        """Enqueue a node group, op by op."""
         job_index = int(job)
         self.begun[job_index] += group == 0
         turns = self.both.pipeline.turns_of(job_index)
@@ -248,15 +248,15 @@ class _HandedOver:
     def next_slot(self, stream: int) -> None:
         """Put the streams in order, once for both, before the slot that begins."""
         with self.lock:
-            self.came[stream] += 1
-            if self.came[stream] == self.ordered:
-                return  # the other thread has done it, and may have gone on: its first ops need no wait
+            self.arrivals[stream] += 1
+            if self.arrivals[stream] == self.ordered:
+                return  # the other thread has done it, and may run ahead: its first ops need no wait
             self.ordered += 1
             self._in_order()
             self.memory.sync_and_coalesce()
             self.slot = (self.slot + 1) % self.both.pipeline.period
             if self.slot == 0:
-                self.backend.part(list)  # a round has been handed over: events of older ones may serve again
+                self.backend.part(list)  # a round has been enqueued: events of older ones may be reused
 
     def _in_order(self) -> None:
         """Let all streams wait for one another, unless nothing was submitted since they did."""
@@ -272,8 +272,8 @@ class _HandedOver:
         self.changed = False
 
 
-class _Asked:
-    """An allocator that is asked for each buffer."""
+class _Allocated:
+    """An allocator that serves each buffer."""
 
     def __init__(self, allocator: Any, in_order: Callable[[], None]) -> None:
         self.allocator = allocator

@@ -22,6 +22,8 @@ from gpumem.jobs.waterwave.algorithm1 import Row
 from gpumem.jobs.waterwave.node_groups import Partition
 from gpumem.trace import I64
 
+NO_LIMIT = 2**62  # bytes: above any sum of sizes, and sums of two of these stay within int64
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -51,7 +53,7 @@ class Pipeline(Shown):
     Notes
     -----
     All streams wait for one another between two slots. What runs in one slot runs side by side, in whatever order the
-    host comes to it; `bound` holds whatever that is.
+    host enqueues it; `bound` holds for any.
     """
 
     parts: tuple[Partition, ...]
@@ -67,10 +69,10 @@ class Pipeline(Shown):
         return rows
 
     def bound(self) -> I64:
-        """Return for each slot the bytes that are held in it at most, in whatever order its ops are handed over.
+        """Return for each slot the bytes that are held in it at most, in whatever order its ops are enqueued.
 
-        What all jobs hold at its start, and by how much the two groups may be above that, each by itself. Memory that a
-        group gives back serves the other one in the next slot, so no stream waits for another in the middle of a slot.
+        The bytes of all jobs at its start, and by how much the two groups may be above that, each by itself. Memory
+        that a group frees serves the other one in the next slot, so no stream waits for another within a slot.
         """
         held = np.full(self.period, sum(part.rest for part in self.parts), np.int64)
         for turn in self.turns:
@@ -119,7 +121,7 @@ def pipeline(
     parts : sequence of Partition
         The jobs, one and more.
     limit : int, optional
-        Bytes that all jobs together may hold; without it they hold what they hold.
+        Bytes that all jobs together may hold; without it there is no limit.
     turns : sequence of int, optional
         Which jobs run an iteration in a round, in this order; a job may come more than once. By default each comes
         once, those with most groups first, as in the paper.
@@ -174,7 +176,7 @@ def pipeline(
 
 
 def feasible(parts: Sequence[Partition], limit: int | None) -> None:
-    """Refuse a limit below what the job that rises highest above its rest needs, beside all others at rest."""
+    """Raise where the limit is below what the job that rises highest above its rest needs, others being at rest."""
     rest = sum(part.rest for part in parts)
     most, index = max((part.peak - part.rest, -index) for index, part in enumerate(parts))
     if limit is not None and rest + most > limit:
@@ -186,7 +188,7 @@ def feasible(parts: Sequence[Partition], limit: int | None) -> None:
 
 
 def _flat(parts: Sequence[Partition], limit: int | None, order: Sequence[int], overlap: int | None) -> Pipeline:
-    """One round that starts with nothing running and ends so."""
+    """One round that begins and ends with no turn in the middle of an iteration."""
     flat = _Flat(parts, limit, order)
     for place, job in enumerate(order):
         beside = flat.beside(job, overlap) if place == 1 else 0
@@ -199,7 +201,7 @@ class _Flat:
 
     def __init__(self, parts: Sequence[Partition], limit: int | None, order: Sequence[int]) -> None:
         self.parts, self.turns = parts, list[Turn]()
-        self.room = 2**62 if limit is None else limit - sum(part.rest for part in parts)
+        self.headroom = NO_LIMIT if limit is None else limit - sum(part.rest for part in parts)
         self.next = [0, 0]  # of each stream: behind the last group on it
         # in each slot, and more than can be needed: bytes above what all jobs hold at rest, by turns that have been put
         self.held = np.zeros(2 * sum(len(parts[job]) for job in order) + 2, np.int64)
@@ -215,7 +217,10 @@ class _Flat:
         later = _later(self.held)
         for count in range(largest, 0, -1):
             slots = np.arange(angs - count, angs)
-            if max((self.held[slots] + during[:count]).max(), (later[slots + 1] + behind[:count]).max()) <= self.room:
+            if (
+                max((self.held[slots] + during[:count]).max(), (later[slots + 1] + behind[:count]).max())
+                <= self.headroom
+            ):
                 return count
         return 0
 
@@ -232,8 +237,8 @@ class _Flat:
             slot_ = ready if group < beside else max(self.next[stream], ready)
             if last and group >= part.angs and max(self.next[0], ready) < slot_:
                 stream, slot_ = 0, max(self.next[0], ready)
-            while self.held[slot_] + during[group] > self.room or later[slot_ + 1] + behind[group] > self.room:
-                slot_ += 1  # until the group fits, and its job can keep what it then holds
+            while self.held[slot_] + during[group] > self.headroom or later[slot_ + 1] + behind[group] > self.headroom:
+                slot_ += 1  # until the group fits, and its job can keep what it holds after it
             self.next[stream], ready = max(self.next[stream], slot_ + 1), slot_ + 1
             slots.append(slot_)
             streams.append(stream)
@@ -257,7 +262,7 @@ def folded(flat: Pipeline, limit: int | None) -> Pipeline:
     shortest = max(*(turn.slot[-1] - turn.slot[0] + 1 for turn in flat.turns), *groups_on.tolist())
     for period in range(shortest, flat.period):
         candidate = _rounds(flat, period)
-        if _apart(candidate) and (limit is None or int(candidate.bound().max()) <= limit):
+        if _is_valid(candidate) and (limit is None or int(candidate.bound().max()) <= limit):
             return candidate
     return flat
 
@@ -269,10 +274,10 @@ def _rounds(flat: Pipeline, period: int) -> Pipeline:
     return replace(flat, turns=tuple(sorted(turns, key=lambda turn: turn.slot[0])), period=period)
 
 
-def _apart(rounds: Pipeline) -> bool:
+def _is_valid(rounds: Pipeline) -> bool:
     """Whether each slot of a stream has one group at most, and the turns of each job follow one another."""
-    taken = [(slot % rounds.period, stream) for turn in rounds.turns for slot, stream in zip(turn.slot, turn.stream)]
-    if len(set(taken)) < len(taken):
+    occupied = [(slot % rounds.period, stream) for turn in rounds.turns for slot, stream in zip(turn.slot, turn.stream)]
+    if len(set(occupied)) < len(occupied):
         return False
     for job in range(len(rounds.parts)):
         own = [rounds.turns[index].slot for index in rounds.turns_of(job)]

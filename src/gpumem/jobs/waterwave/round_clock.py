@@ -1,4 +1,4 @@
-"""What a round of a pipeline takes, by the simulated clock, and when each of its ops runs.
+"""How long a round of a pipeline takes by the simulated clock, and when each of its ops runs.
 
 A round depends on which turns run in it: all of them while the pipeline is full, some of them while it fills and
 drains, and where a job has ended its iterations before its last turn::
@@ -27,7 +27,7 @@ Begun = Sequence[Mapping[int, int]]  # by lag, rounds back: turns that have begu
 
 
 class Round(NamedTuple):
-    """What a round takes, and when each op runs, in ns from when all streams have met at its beginning."""
+    """How long a round takes, and when each op runs, in ns since all streams met at its beginning."""
 
     ns: int
     start: I64
@@ -74,7 +74,7 @@ class RoundClock:
                 )
 
     def round(self, begun: Begun) -> Round:
-        """Return how a round goes in which these turns run."""
+        """Return the times of a round in which these turns run."""
         key = tuple(map(frozenset, begun))
         if key not in self._known:
             self._known[key] = self._timed(key)
@@ -87,7 +87,7 @@ class RoundClock:
             runs[cell.ops] = cell.turn in turns[cell.lag]
         partial = replace(both.trace, ops=replace(both.trace.ops, duration=np.where(runs, self.alone, 0)))
         timeline = simulate(share(partial, self.machine, self.slowdown), self.machine)
-        began = timeline.end[(both.slot == 0) & (both.turn < 0)].max()  # a stream that is idle has its syncs early
+        began = timeline.end[(both.slot == 0) & (both.turn < 0)].max()  # an idle stream has its syncs early
         return Round(timeline.makespan, timeline.start - began, timeline.end - began)
 
     def ends(self, job: int) -> list[tuple[int, int]]:

@@ -23,7 +23,7 @@ class _Running:
     """A job and what it has done."""
 
     job: Job
-    weight: int | None = None  # iterations in a round; None where the way is not told
+    weight: int | None = None  # iterations in a round; None where the way takes no turns
     launch: int = -1
     leave: int = -1
     refused: int = 0
@@ -70,14 +70,14 @@ def simulate_together(
     weights : sequence of int, optional
         Iterations of each job in a round, for a way that takes `turns`: see `by_weight`. By default 1.
     made : callable
-        Told the jobs that are in and what they do together, for each set of them.
+        Called with the jobs that run and their co-schedule, for each set of them.
     log : SlotLog, optional
         Is filled with what runs when, op by op, for `gpumem.check.waterwave`.
 
     Returns
     -------
     Outcome
-        Its log has no ops: these go to the `log`. `replan` is a new pipeline. An iteration begins when the job's last
+        Its log has no ops: these are in `log`. `replan` is a new pipeline. An iteration begins when the job's last
         one has ended, so waiting for its slots is part of it.
 
     Raises
@@ -110,8 +110,9 @@ def simulate_together(
         raise ValueError("simulate_together: two jobs of one name")
     if weights is not None and len(weights) != len(jobs):
         raise ValueError(f"weights: {len(weights)} of them for {len(jobs)} jobs")
-    running = [_Running(job, mine) for job, mine in zip(jobs, [None] * len(jobs) if weights is None else weights)]
-    return _Session(running, machine, capacity, way, slowdown, hosts, made, log).run()
+    running = [_Running(job, weight) for job, weight in zip(jobs, [None] * len(jobs) if weights is None else weights)]
+    session = _Session(running, machine, capacity, way, slowdown=slowdown, hosts=hosts, made=made, slots=log)
+    return session.run()
 
 
 class _Session:
@@ -121,6 +122,7 @@ class _Session:
         machine: Machine,
         capacity: int,
         way: Way,
+        *,
         slowdown: float,
         hosts: int,
         made: Callable[[Sequence[Job], CoSchedule], object],
@@ -141,7 +143,7 @@ class _Session:
         self.least: dict[str, int] = {}  # bytes that a job which does not fit would need, beside those that are in
 
     def run(self) -> Outcome:
-        """Go from boundary to boundary."""
+        """Run rounds from one boundary, at which jobs come or go, to the next."""
         while self.coming or self.waiting or self.inside:
             if not (self.waiting or self.inside):
                 self.now = max(self.now, self.coming[0].job.arrival)
@@ -149,10 +151,12 @@ class _Session:
             if schedule is not None:
                 self.rounds(schedule)
         self.log.sort(key=lambda event: event.ns)
-        return Outcome(tuple(map(_told, self.all)), self.peak, (), tuple(self.replans), tuple(self.log))
+        return Outcome(
+            tuple(map(_job_run, self.all)), self.peak, budgets=(), replans=tuple(self.replans), log=tuple(self.log)
+        )
 
     def boundary(self) -> CoSchedule | None:
-        """Let jobs go and come; return what those that are in do together, None where nobody is."""
+        """Let jobs leave and arrive; return the co-schedule of those that run, None where none does."""
         while self.coming and self.coming[0].job.arrival <= self.now:
             member = self.coming.pop(0)
             self.waiting.append(member)
@@ -168,7 +172,7 @@ class _Session:
             if self.made([*self.inside, member]) is None:
                 if self.inside:
                     self.log.append(Event(self.now, member.job.name, "wait"))
-                    break  # nobody overtakes
+                    break  # in order of arrival: no later job overtakes
                 self.waiting.remove(member)
                 member.refused = self.least[member.job.name]
                 self.log.append(Event(self.now, member.job.name, "refused", size=member.refused))
@@ -185,7 +189,7 @@ class _Session:
         return self.made(self.inside) or self.in_turn() if self.inside else None
 
     def made(self, members: Sequence[_Running]) -> CoSchedule | None:
-        """What these jobs do together, None where they do not fit."""
+        """The co-schedule of these jobs, None where they do not fit."""
         names = tuple(member.job.name for member in members)
         if names not in self.known:
             try:
@@ -196,24 +200,25 @@ class _Session:
         return self.known[names]
 
     def in_turn(self) -> CoSchedule:
-        """What those that are in do where they do not fit by the way: without it time would stand still for ever."""
+        """The co-schedule of jobs that do not fit by the way: without it no round would ever run, and no time pass."""
         names = tuple(member.job.name for member in self.inside)
-        if names not in self.turns:  # they fit: at rest and in turn nobody needs more than beside one that has left
+        if names not in self.turns:  # these fit: in turn no job needs more than it did beside the one that left
             self.turns[names] = self.shared(temporal, self.inside)
         return self.turns[names]
 
     def shared(self, way: Way, members: Sequence[_Running]) -> CoSchedule:
-        """What these jobs do together by a way."""
+        """The co-schedule of these jobs by a way of sharing."""
         weights = [member.weight for member in members if member.weight is not None]
         turns = {"turns": by_weight(weights)} if weights else {}
         pipeline = way([member.job.trace for member in members], self.machine, self.capacity, **turns)
-        # Within the limit in issue order is not enough (waterwave-s): by the clock a pair's ops come in another order.
+        # Live bytes within the limit in issue order do not suffice (waterwave-s): by the clock the ops of a pair come
+        # in another order.
         if (most := int(pipeline.bound().max())) > self.capacity:
             raise NotReached(most, self.capacity, hint="node groups get lower (waterwave)")
         return co_schedule(pipeline, self.machine, hosts=self.hosts)
 
     def rounds(self, schedule: CoSchedule) -> None:
-        """Run as many rounds as nobody has to come or go in, and end what they have begun."""
+        """Run rounds until a job has to come or go, and end what they have begun."""
         if self.clock is None or schedule is not self.clock.both:
             self.tell([member.job for member in self.inside], schedule)
             self.clock = RoundClock(schedule, self.machine, self.slowdown)
@@ -244,7 +249,7 @@ class _Session:
         self.peak = max(self.peak, schedule.trace.peak_load)
 
     def begun(self, pipeline: Pipeline, count: int) -> list[dict[int, int]]:
-        """Of `count` rounds, which turns begin an iteration, and which; before and behind them nothing does."""
+        """Of `count` rounds, which turns begin an iteration, and which one; before and behind them none does."""
         following = [range(len(member.ends), member.job.iterations).__iter__() for member in self.inside]
         rounds = [
             {
@@ -259,7 +264,7 @@ class _Session:
 
     def until(self, member: _Running, ends: Sequence[tuple[int, int]], period: int) -> int:
         """In how many rounds the job has ended its iterations, or is to leave, or another one has come."""
-        period = max(period, 1)  # one that takes no time
+        period = max(period, 1)  # a round of no time would divide by zero
         counts = [-(-member.left // len(ends))]
         if member.job.leave is not None:
             last = max(lag * period + ns for lag, ns in ends)
@@ -269,9 +274,20 @@ class _Session:
         return min(counts)
 
 
-def _told(member: _Running) -> JobRun:
-    peak = (member.job.trace.peak_load,) * len(member.ends)
-    begin = [member.launch, *member.ends[:-1]][: len(member.ends)]
-    waits = {"admission": max(member.launch - member.job.arrival, 0)}
-    iterations = (tuple(begin), tuple(member.ends), peak, peak, (0,) * len(member.ends))
-    return JobRun(member.job.name, member.launch, member.leave, member.refused, *iterations, 0, 0, waits)
+def _job_run(member: _Running) -> JobRun:
+    count = len(member.ends)
+    peak = (member.job.trace.peak_load,) * count
+    return JobRun(
+        member.job.name,
+        launch=member.launch,
+        leave=member.leave,
+        refused=member.refused,
+        start=tuple([member.launch, *member.ends[:-1]][:count]),
+        end=tuple(member.ends),
+        budget=peak,
+        peak=peak,
+        passive=(0,) * count,
+        out=0,
+        into=0,
+        waits={"admission": max(member.launch - member.job.arrival, 0)},
+    )

@@ -1,4 +1,4 @@
-"""Ways in which jobs share a GPU, iteration by iteration: each makes a pipeline, and so one trace and one clock.
+"""Ways in which jobs share a GPU, iteration by iteration: each makes a pipeline, and so one trace and one simulation.
 
 `waterwave` runs node groups side by side, `searched` groups of any length, `waterwave_s` halves of iterations,
 `temporal` whole iterations in turn.
@@ -23,7 +23,9 @@ from gpumem.trace import Trace
 from gpumem.trace.kinds import ACT_GRAD, GRADIENT
 
 Way = Callable[..., Pipeline]
-PIECES = (4, 6, 8, 12, 16, 24, 32)  # of what the largest job takes: the split sizes that are tried
+# Into how many node groups the largest job is cut, about: the split sizes that are tried, and the clock decides. Finer
+# ones (`benchmarks waterwave`: 37 sizes from a half to a 128th) take longer to try. Not tuned.
+PIECES = (4, 6, 8, 12, 16, 24, 32)
 
 
 @strict
@@ -140,8 +142,8 @@ def _sizes(traces: Sequence[Trace]) -> list[int]:
 def waterwave_s(traces: Sequence[Trace], machine: Machine, limit: int | None = None) -> Pipeline:
     """Share by halves of an iteration: the paper's coarse baseline, cut at the peak or between the two passes.
 
-    Of both cuts, that which holds less in issue order. In what order the ops of a pair are handed over is luck in the
-    paper; here it is that of their times.
+    Of both cuts, the one with the lower peak in issue order. The order in which the ops of a pair are enqueued is luck
+    in the paper; here it is that of their times.
 
     Raises
     ------

@@ -24,7 +24,7 @@ Hook = Callable[[int], object]
 
 @dataclass(slots=True)
 class _Member:
-    """A job that is in: how many iterations it may still begin (None: no end), whether it has been told to leave."""
+    """A job that is in: how many iterations it may still begin (None: no end), whether it leaves after this one."""
 
     left: int | None
     leaves: bool = False
@@ -43,24 +43,24 @@ class PipelineExecutor:
         `plan(jobs) -> Pipeline` for the jobs that are in, a tuple of names in the order in which they joined; part `j`
         is that of `jobs[j]`. It is called whenever jobs have come or gone.
     call : callable
-        `call(job, group, stream)` hands node group `group` of a job over to a stream, in that stream's thread.
+        `call(job, group, stream)` enqueues node group `group` of a job on a stream, in that stream's thread.
     signal, wait : callable, optional
-        `signal(stream)` is called in a stream's thread when it has handed over what it has in a slot, and
+        `signal(stream)` is called in a stream's thread when it has enqueued its group of a slot, and
         `wait(stream)` before its next slot, when all streams have signalled: for the events that order the streams on
-        the device, and for an allocator that is to learn of it (the paper's SyncAndCoalesce).
+        the device, and for an allocator that depends on it (the paper's SyncAndCoalesce).
     enter : callable, optional
         `enter(stream)` is the first call in each new thread, for CUDA `cuda.core.Device().set_current()`.
     timeout : float, optional
         Seconds for which a stream waits for another one at most; by default as long as it takes.
     log : SlotLog, optional
-        Is filled with what is handed over when, for `gpumem.check.waterwave`. Iterations of a job that comes back are
+        Is filled with what is enqueued when, for `gpumem.check.waterwave`. Iterations of a job that comes back are
         counted on.
 
     Notes
     -----
     Jobs join and leave at any time, from any thread, also from within `call`. A round that has begun is run: then the
-    pipeline is drained, and a new one made of the jobs that are in. A job that is told to leave ends the iteration
-    that it is in and begins no other. Each pipeline runs one round at least, so that nobody waits for ever while others
+    pipeline is drained, and a new one made of the jobs that are in. A job that leaves first ends the iteration
+    that it is in and begins no other. Each pipeline runs one round at least, so that no job waits for ever while others
     come and go.
 
     Examples
@@ -110,7 +110,7 @@ class PipelineExecutor:
             return tuple(self._members)
 
     def join(self, job: str, iterations: int | None = None) -> None:
-        """Let a job in when the round that is running has ended, for so many iterations or until it leaves.
+        """Add a job when the round that is running has ended, for so many iterations or until it leaves.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class PipelineExecutor:
             self._changed = True
 
     def leave(self, job: str) -> None:
-        """Let a job go when it has ended the iteration that it is in.
+        """Remove a job when it has ended the iteration that it is in.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class PipelineExecutor:
             return tuple(self._members)
 
     def _begins(self, job: str) -> int | None:
-        """Return which iteration a job begins now; None where it does not."""
+        """Count and return the iteration that a job begins now; None where it begins none."""
         with self._lock:
             member = self._members[job]
             if member.done:

@@ -105,13 +105,13 @@ def two_ends(both: CoSchedule, placements: Sequence[Placement], capacity: int | 
     placements : sequence of Placement
         Of each job's part, as for `in_pool`.
     capacity : int, optional
-        Bytes of the pool; by default as few as do.
+        Bytes of the pool; by default as few as suffice.
 
     Returns
     -------
     Placement
-        Valid whatever the order in which the host comes to the ops of a slot: what one group gives back serves the
-        other one from the next slot on, so no stream waits for another but between slots.
+        Valid in whatever order the host enqueues the ops of a slot: bytes that one group frees serve the other one from
+        the next slot on, so no stream waits for another but between slots.
 
     Raises
     ------

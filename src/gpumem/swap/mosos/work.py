@@ -140,7 +140,7 @@ class FamilyRun(Incumbent):
         otherwise = "a planner that may wait for copies may get lower"
         if self.judge.lowest < self.trace.peak_load or self.judge.pinned < FAR:
             return self.judge.missed(otherwise)
-        why = f"no plan got lower, that is the load of the step as it is: {self.ended}" if self.ended else ""
+        why = f"no plan got lower, that is the peak of the step as it is: {self.ended}" if self.ended else ""
         hint = "; ".join(filter(None, [why, work.hint(otherwise)]))
         return NotReached(self.trace.peak_load, self.limit, hint=hint)
 
