@@ -28,7 +28,7 @@ ROUNDS = 2
 
 
 @strict
-def co_schedule(traces: Sequence[Trace], both: CoSchedule, capacity: int) -> Checked:
+def co_schedule(traces: Sequence[Trace], schedule: CoSchedule, capacity: int) -> Checked:
     """Check one trace of several jobs by the naive oracles; those that would take too long are skipped.
 
     Raises
@@ -36,9 +36,9 @@ def co_schedule(traces: Sequence[Trace], both: CoSchedule, capacity: int) -> Che
     RuntimeError
         One of them objects.
     """
-    trace, mine = both.trace, (both.job, both.turn, both.op, both.lag, both.slot)
+    trace, columns = schedule.trace, (schedule.job, schedule.turn, schedule.op, schedule.lag, schedule.slot)
     oracles = (
-        Oracle("together", FLOW * trace.n, lambda: check.together(traces, trace, *mine)),
+        Oracle("together", FLOW * trace.n, lambda: check.together(traces, trace, *columns)),
         Oracle("budget", BUDGET * len(trace.buffers), lambda: check.budget(trace, capacity)),
     )
     return ask(oracles)

@@ -132,7 +132,7 @@ def often_wrong(jobs: tuple[str, ...], both: CoSchedule, memory: Callable[[], Al
 
 
 def test_without_the_order_between_slots_bytes_are_wrong(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(online_run._HandedOver, "_in_order", lambda self: None)
+    monkeypatch.setattr(online_run._Enqueuer, "_in_order", lambda self: None)
     jobs, both, _ = case("tight")
     assert often_wrong(jobs, both, lambda: served(both)) > 10
 

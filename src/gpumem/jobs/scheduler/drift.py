@@ -51,7 +51,8 @@ class SwapWindows:
             )  # of the iteration before where no op of this one came earlier
             before[index] = (ops_before[until - 1] if until else 0) + trace.n * (2 if until <= copy else 1)
         delay, ns = np.array(todo.delay, np.int64)[copies], np.array(todo.ns, np.int64)[copies]
-        return cls(trace, machine, after, before, delay, ns, (role[copies] == COPY_IN) & machine.duplex)
+        engine = (role[copies] == COPY_IN) & machine.duplex
+        return cls(trace, machine, after, before, delay=delay, ns=ns, engine=engine)
 
     def late(self, duration: F64) -> float:
         """Return how late the copies are if the job's ops take `duration`: ns added up, as a share of its iteration.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise, permutations
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,9 @@ ORDERED = 4
 # Ends that are tried around one that was found on fewer atoms. Not tuned.
 NEAR = 7
 FIRST, SECOND = 0, 1  # the two jobs of a walk: A, whose iteration ends, and B, whose iteration begins
+
+
+T = TypeVar("T")
 
 
 class Step(NamedTuple):
@@ -143,11 +146,11 @@ def balanced(
         return Pipeline((whole,), (Turn(0, (0,), (0,)),), 1)
     headroom = NO_LIMIT if limit is None else limit - sum(part.rest for part in parts)
     jobs = [_Job.of(part) for part in parts]
-    price = _Price(headroom, slowdown, sync_ns, sum(int(job.ns[-1]) for job in jobs), np.inf)
+    price = _Price(headroom, slowdown, sync_ns, work=sum(int(job.ns[-1]) for job in jobs), most=np.inf)
     best = _finer(_ordered([job.coarser(COARSE[0]) for job in jobs], price), jobs, price)
     ends = [*best.ends, best.ends[0]]
     walks = [
-        _walk(first, second, ends[index], ends[index + 1], price)
+        _walk(first, second, ends[index], ends[index + 1], price=price)
         for index, (first, second) in enumerate(_ring(best.jobs))
     ]
     return _made(parts, machine, best, walks)
@@ -193,18 +196,18 @@ class _Job(NamedTuple):
     @classmethod
     def of(cls, part: Partition) -> _Job:
         ns, held = np.append(0, np.cumsum(part.ns)), part.held - part.rest
-        return cls(ns, held, held[:-1] + part.inside, part.angs, np.arange(len(part) + 1))
+        return cls(ns, held, top=held[:-1] + part.inside, peak=part.angs, at=np.arange(len(part) + 1))
 
     def coarser(self, count: int) -> _Job:
         """At most so many atoms, the peak among the cuts."""
         at = np.unique(np.append(np.linspace(0, len(self.top), count).astype(np.int64), self.peak))
         top = np.maximum.reduceat(self.top, at[:-1])
-        return _Job(self.ns[at], self.held[at], top, int(np.searchsorted(at, self.peak)), at)
+        return _Job(self.ns[at], self.held[at], top, peak=int(np.searchsorted(at, self.peak)), at=at)
 
 
-def _ring(jobs: Sequence[_Job]) -> list[tuple[_Job, _Job]]:
-    """Each job and the one behind it."""
-    return list(zip(jobs, [*jobs[1:], jobs[0]]))
+def _ring(items: Sequence[T]) -> list[tuple[T, T]]:
+    """Each item and the one behind it, the first behind the last."""
+    return list(zip(items, [*items[1:], items[0]]))
 
 
 def _ordered(jobs: Sequence[_Job], price: _Price) -> _Best:
@@ -212,7 +215,9 @@ def _ordered(jobs: Sequence[_Job], price: _Price) -> _Best:
     count = len(jobs)
     pairs = permutations(range(count), 2) if count <= ORDERED else zip(range(count), [*range(1, count), 0])
     every = [np.arange(len(job.at)) for job in jobs]
-    costs = {(one, other): _costs(jobs[one], jobs[other], every[one], every[other], price) for one, other in pairs}
+    costs = {
+        (one, other): _costs(jobs[one], jobs[other], every[one], every[other], price=price) for one, other in pairs
+    }
     candidates = []
     for rest in permutations(range(1, count)) if count <= ORDERED else [tuple(range(1, count))]:
         order = [0, *rest]
@@ -229,9 +234,12 @@ def _finer(best: _Best, jobs: Sequence[_Job], price: _Price) -> _Best:
             np.arange(len(job.at)) if count else _near(few, job, end)
             for few, job, end in zip(best.jobs, refined, best.ends)
         ]
-        less = price._replace(most=best.cost * (1 - BETTER))
-        ring = zip(_ring(refined), zip(candidates, [*candidates[1:], candidates[0]]))
-        cost, ends = _closed([_costs(*pair, *both, less) for pair, both in ring])
+        cheaper = price._replace(most=best.cost * (1 - BETTER))
+        tables = [
+            _costs(first, second, ends, behind, price=cheaper)
+            for (first, second), (ends, behind) in zip(_ring(refined), _ring(candidates))
+        ]
+        cost, ends = _closed(tables)
         if cost < best.cost:
             best = _Best(best.order, refined, [int(row[end]) for row, end in zip(candidates, ends)], cost)
     return best

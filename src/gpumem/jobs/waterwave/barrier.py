@@ -29,9 +29,9 @@ class CounterBarrier(Shown):
     Notes
     -----
     Any thread may call any method. No thread polls: one that waits sleeps until it is woken. A leaf of the next
-    iteration waits until the roots of this one have passed. The barrier counts, it does not know who comes: between two visits in the
-    same role a thread has to wait for the others somewhere, as all do that are leaves of one barrier and roots of it or
-    the next.
+    iteration waits until the roots of this one have passed. The barrier counts, it does not know who comes: between two
+    visits in the same role a thread has to wait for the others somewhere, as all do that are leaves of one barrier and
+    roots of it or the next.
 
     Examples
     --------

@@ -106,7 +106,8 @@ class Partition(Shown):
             np.add.reduceat(machine.durations(trace), cut_at[:-1]),
         )
         ran_as = np.arange(trace.n) if order is None else order
-        return cls(trace, ran_as, cut_at, angs, held, np.maximum(peaks - held[:-1], 0), work)
+        inside = np.maximum(peaks - held[:-1], 0)
+        return cls(trace, ran_as, cut_at, angs, held=held, inside=inside, ns=work)
 
     def __len__(self) -> int:
         return len(self.inside)

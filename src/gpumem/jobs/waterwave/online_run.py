@@ -146,18 +146,18 @@ class _Enqueuer:
 
     def __init__(
         self,
-        both: CoSchedule,
+        schedule: CoSchedule,
         memory: Placement | Online,
         backend: Backend,
         launches: Sequence[Launch] | None,
         capacity: int | None,
     ) -> None:
-        self.both, self.trace, self.backend = both, both.trace, backend
+        self.schedule, self.trace, self.backend = schedule, schedule.trace, backend
         self.capacity = memory.height if capacity is None and isinstance(memory, Placement) else int(capacity or 0)
         self.memory = _Fixed(memory) if isinstance(memory, Placement) else _Allocated(memory, self._in_order)
-        self.launch = None if launches is None else both.launch(launches)
+        self.launch = None if launches is None else schedule.launch(launches)
         self.lock = Lock()
-        self.groups = _ops_of_groups(both)
+        self.groups = _ops_of_groups(schedule)
         buffers, count = self.trace.buffers, self.trace.n
         asked = np.flatnonzero(~buffers.host & (buffers.size > 0) & ~self.trace.eternal)
         self.starts = Csr.grouped(buffers.start[asked], asked, count).tolist()
@@ -167,7 +167,7 @@ class _Enqueuer:
         self.records = list(self.trace.ops)
         self.calls: dict[int, tuple[tuple[Block, ...], Call | None]] = {}  # of each op: where it was bound, and to what
         self.generators: dict[int, Any] = {}
-        self.begun = [0] * len(both.ops)  # iterations of each job
+        self.begun = [0] * len(schedule.ops)  # iterations of each job
         self.tokens: list[Token | None] = [None] * len(self.trace.ops.streams)
         self.slot, self.ordered, self.arrivals, self.changed = 0, 0, [0, 0], False
 
@@ -185,7 +185,7 @@ class _Enqueuer:
         self.works = [
             Work(op.id, op.name, stream, role, None, sync, self._dying(op.id)) for op, stream, role, sync in columns
         ]
-        self.backend.begin(self.works, iterations + int(self.both.lag.max(initial=0)))
+        self.backend.begin(self.works, iterations + int(self.schedule.lag.max(initial=0)))
         for buffer in self._held():
             self._allocate(buffer, 0)
             of = self.blocks[buffer].of
@@ -204,10 +204,10 @@ class _Enqueuer:
 
     def _held(self) -> list[int]:
         """What is alive between two iterations of its job: of several turns the last one has started it."""
-        pipeline, is_held = self.both.pipeline, self.trace.eternal.copy()
+        pipeline, is_held = self.schedule.pipeline, self.trace.eternal.copy()
         for job, part in enumerate(pipeline.parts):
-            last = np.flatnonzero(self.both.buffer_turn == pipeline.turns_of(job)[-1])
-            is_held[last] |= part.trace.crossing[self.both.buffer[last]]
+            last = np.flatnonzero(self.schedule.buffer_turn == pipeline.turns_of(job)[-1])
+            is_held[last] |= part.trace.crossing[self.schedule.buffer[last]]
         buffers = self.trace.buffers
         return np.flatnonzero(is_held & ~buffers.host & (buffers.size > 0)).tolist()
 
@@ -215,7 +215,7 @@ class _Enqueuer:
         """Enqueue a node group, op by op."""
         job_index = int(job)
         self.begun[job_index] += group == 0
-        turns = self.both.pipeline.turns_of(job_index)
+        turns = self.schedule.pipeline.turns_of(job_index)
         for op in self.groups[turns[(self.begun[job_index] - 1) % len(turns)], group]:
             with self.lock:
                 for buffer in self.starts[op]:
@@ -254,7 +254,7 @@ class _Enqueuer:
             self.ordered += 1
             self._in_order()
             self.memory.sync_and_coalesce()
-            self.slot = (self.slot + 1) % self.both.pipeline.period
+            self.slot = (self.slot + 1) % self.schedule.pipeline.period
             if self.slot == 0:
                 self.backend.part(list)  # a round has been enqueued: events of older ones may be reused
 
@@ -262,7 +262,7 @@ class _Enqueuer:
         """Let all streams wait for one another, unless nothing was submitted since they did."""
         if not self.changed:
             return
-        syncs = np.flatnonzero((self.both.turn < 0) & (self.both.slot == self.slot)).tolist()
+        syncs = np.flatnonzero((self.schedule.turn < 0) & (self.schedule.slot == self.slot)).tolist()
         signals, waits = syncs[: len(syncs) // 2], syncs[len(syncs) // 2 :]
         signalled = {self.works[sync].stream: self.backend.submit(self.works[sync], (), (), ()) for sync in signals}
         for sync in waits:
@@ -304,13 +304,13 @@ class _Fixed:
         pass
 
 
-def _ops_of_groups(both: CoSchedule) -> dict[tuple[int, int], list[int]]:
+def _ops_of_groups(schedule: CoSchedule) -> dict[tuple[int, int], list[int]]:
     """The ops of each node group of each turn, in the order in which they run."""
     ops: dict[tuple[int, int], list[int]] = {}
-    for index, turn in enumerate(both.pipeline.turns):
-        part = both.pipeline.parts[turn.job]
+    for index, turn in enumerate(schedule.pipeline.turns):
+        part = schedule.pipeline.parts[turn.job]
         place = np.argsort(part.order)
-        for op in np.flatnonzero(both.turn == index).tolist():
-            group = int(np.searchsorted(part.cuts, place[both.op[op]], side="right")) - 1
+        for op in np.flatnonzero(schedule.turn == index).tolist():
+            group = int(np.searchsorted(part.cuts, place[schedule.op[op]], side="right")) - 1
             ops.setdefault((index, group), []).append(op)
     return ops

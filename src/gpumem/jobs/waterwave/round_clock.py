@@ -51,27 +51,22 @@ class RoundClock:
     `last`: of each turn the node group that ends it. A round is timed once for all that run the same turns.
     """
 
-    def __init__(self, both: CoSchedule, machine: Machine, slowdown: float) -> None:
-        self.both, self.machine, self.slowdown = both, machine, slowdown
-        self.alone = machine.durations(both.trace)
-        self.over = int(both.lag.max(initial=0))
+    def __init__(self, schedule: CoSchedule, machine: Machine, slowdown: float) -> None:
+        self.schedule, self.machine, self.slowdown = schedule, machine, slowdown
+        self.alone = machine.durations(schedule.trace)
+        self.over = int(schedule.lag.max(initial=0))
         self.cells = list(self._cells())
         self.last = {cell.turn: cell for cell in self.cells}
         self._known: dict[tuple[frozenset[int], ...], Round] = {}
-        self.full = self.round([dict.fromkeys(range(len(both.pipeline.turns)), 0)] * (self.over + 1))
+        self.full = self.round([dict.fromkeys(range(len(schedule.pipeline.turns)), 0)] * (self.over + 1))
 
     def _cells(self) -> Iterator[_Cell]:
-        both = self.both
-        for index, turn in enumerate(both.pipeline.turns):
+        schedule = self.schedule
+        for index, turn in enumerate(schedule.pipeline.turns):
             for group, at in enumerate(turn.slot):
-                lag, slot = divmod(at, both.pipeline.period)
-                yield _Cell(
-                    index,
-                    group,
-                    lag,
-                    slot,
-                    np.flatnonzero((both.turn == index) & (both.lag == lag) & (both.slot == slot)),
-                )
+                lag, slot = divmod(at, schedule.pipeline.period)
+                runs = (schedule.turn == index) & (schedule.lag == lag) & (schedule.slot == slot)
+                yield _Cell(index, group, lag, slot, ops=np.flatnonzero(runs))
 
     def round(self, begun: Begun) -> Round:
         """Return the times of a round in which these turns run."""
@@ -81,27 +76,35 @@ class RoundClock:
         return self._known[key]
 
     def _timed(self, turns: Sequence[frozenset[int]]) -> Round:
-        both = self.both
-        runs = np.zeros(both.trace.n, np.bool_)
+        schedule = self.schedule
+        runs = np.zeros(schedule.trace.n, np.bool_)
         for cell in self.cells:
             runs[cell.ops] = cell.turn in turns[cell.lag]
-        partial = replace(both.trace, ops=replace(both.trace.ops, duration=np.where(runs, self.alone, 0)))
+        partial = replace(schedule.trace, ops=replace(schedule.trace.ops, duration=np.where(runs, self.alone, 0)))
         timeline = simulate(share(partial, self.machine, self.slowdown), self.machine)
-        began = timeline.end[(both.slot == 0) & (both.turn < 0)].max()  # an idle stream has its syncs early
+        began = timeline.end[(schedule.slot == 0) & (schedule.turn < 0)].max()  # an idle stream has its syncs early
         return Round(timeline.makespan, timeline.start - began, timeline.end - began)
 
     def ends(self, job: int) -> list[tuple[int, int]]:
         """Of each turn of a job: how many rounds after it began, and when in that one, it ends in a full pipeline."""
-        last = [self.last[turn] for turn in self.both.pipeline.turns_of(job)]
+        last = [self.last[turn] for turn in self.schedule.pipeline.turns_of(job)]
         return sorted((cell.lag, int(self.full.end[cell.ops[-1]])) for cell in last)
 
     def runs(self, begun: Begun, jobs: Sequence[str], now: int, slot: int) -> Iterator[GroupRun]:
         """Yield what runs in a round that begins at ns `now` with `slot`."""
         _, start, end = self.round(begun)
-        turns, own = self.both.pipeline.turns, self.both.op
+        turns, own = self.schedule.pipeline.turns, self.schedule.op
         for cell in self.cells:
             if cell.turn in begun[cell.lag]:
                 turn, rows = turns[cell.turn], (own, now + start, now + end)
                 ops = tuple(map(OpRun, *(column[cell.ops].tolist() for column in rows)))
-                where = cell.group, turn.stream[cell.group], slot + cell.slot
-                yield GroupRun(jobs[turn.job], begun[cell.lag][cell.turn], *where, ops[0].start, ops[-1].end, ops)
+                yield GroupRun(
+                    jobs[turn.job],
+                    begun[cell.lag][cell.turn],
+                    cell.group,
+                    stream=turn.stream[cell.group],
+                    slot=slot + cell.slot,
+                    start=ops[0].start,
+                    end=ops[-1].end,
+                    ops=ops,
+                )

@@ -49,7 +49,7 @@ def simulate_together(
     slowdown: float = 1.0,
     hosts: int = 1,
     weights: Sequence[int] | None = None,
-    made: Callable[[Sequence[Job], CoSchedule], object] = lambda jobs, both: None,
+    made: Callable[[Sequence[Job], CoSchedule], object] = lambda jobs, schedule: None,
     log: SlotLog | None = None,
 ) -> Outcome:
     """Run jobs together by a way of sharing, from when they arrive to when they leave.
@@ -219,7 +219,7 @@ class _Session:
 
     def rounds(self, schedule: CoSchedule) -> None:
         """Run rounds until a job has to come or go, and end what they have begun."""
-        if self.clock is None or schedule is not self.clock.both:
+        if self.clock is None or schedule is not self.clock.schedule:
             self.tell([member.job for member in self.inside], schedule)
             self.clock = RoundClock(schedule, self.machine, self.slowdown)
         clock, names = self.clock, tuple(member.job.name for member in self.inside)

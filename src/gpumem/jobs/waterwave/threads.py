@@ -10,6 +10,7 @@ from itertools import count
 from queue import SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter_ns
+from typing import NamedTuple
 
 from gpumem.base.arguments import at_least
 from gpumem.base.names import choice
@@ -59,9 +60,9 @@ class PipelineExecutor:
     Notes
     -----
     Jobs join and leave at any time, from any thread, also from within `call`. A round that has begun is run: then the
-    pipeline is drained, and a new one made of the jobs that are in. A job that leaves first ends the iteration
-    that it is in and begins no other. Each pipeline runs one round at least, so that no job waits for ever while others
-    come and go.
+    pipeline is drained, and a new one made of the jobs that are in. A job that leaves first ends the iteration that it
+    is in and begins no other. Each pipeline runs one round at least, so that no job waits for ever while others come
+    and go.
 
     Examples
     --------
@@ -99,8 +100,8 @@ class PipelineExecutor:
         self.signal, self.wait, self.enter = (hook or (lambda stream: None) for hook in (signal, wait, enter))
         self._members: dict[str, _Member] = {}
         self._begun = Counter[str]()  # iterations of each job
-        self._slots = 0  # of all pipelines so far
-        self._changed = self._running = False
+        self.slots = 0  # of all pipelines so far
+        self.changed = self._running = False  # whether jobs have joined or left since the pipeline was made
         self._lock = Lock()
 
     @property
@@ -122,7 +123,7 @@ class PipelineExecutor:
             if job in self._members:
                 raise ValueError(f"job {job!r} is in already" + ", it is leaving" * self._members[job].done)
             self._members[job] = _Member(iterations)
-            self._changed = True
+            self.changed = True
 
     def leave(self, job: str) -> None:
         """Remove a job when it has ended the iteration that it is in.
@@ -134,7 +135,7 @@ class PipelineExecutor:
         """
         with self._lock:
             choice(job, self._members, "job").leaves = True
-            self._changed = True
+            self.changed = True
 
     def run(self) -> None:
         """Run until no job is in.
@@ -167,11 +168,11 @@ class PipelineExecutor:
     def _drop_finished(self) -> tuple[str, ...]:
         """Drop the jobs that are done; return those that are in."""
         with self._lock:
-            self._changed = False
+            self.changed = False
             self._members = {job: member for job, member in self._members.items() if not member.done}
             return tuple(self._members)
 
-    def _begins(self, job: str) -> int | None:
+    def begins(self, job: str) -> int | None:
         """Count and return the iteration that a job begins now; None where it begins none."""
         with self._lock:
             member = self._members[job]
@@ -179,9 +180,17 @@ class PipelineExecutor:
                 return None
             if member.left is not None:
                 member.left -= 1
-                self._changed |= member.left == 0
+                self.changed |= member.left == 0
             self._begun[job] += 1
             return self._begun[job] - 1
+
+
+class _Cell(NamedTuple):
+    """A node group in a slot of a stream: of which turn of the pipeline, and which of its groups."""
+
+    index: int
+    turn: Turn
+    group: int
 
 
 class _Rounds:
@@ -192,13 +201,13 @@ class _Rounds:
             raise ValueError(
                 f"plan: it returned a pipeline of {len(pipeline.parts)} jobs for {len(jobs)}: {jobs!r:.60}"
             )
-        self.executor, self.jobs, self.first = executor, jobs, executor._slots
+        self.executor, self.jobs, self.first = executor, jobs, executor.slots
         if executor.log is not None:
             executor.log.pipelines.append(PipelineStart(self.first, jobs, pipeline))
-        self.cells: list[list[tuple[int, Turn, int] | None]] = [[None] * pipeline.period for _ in pipeline.rows()]
+        self.cells: list[list[_Cell | None]] = [[None] * pipeline.period for _ in pipeline.rows()]
         for index, turn in enumerate(pipeline.turns):
             for group, (slot, stream) in enumerate(zip(turn.slot, turn.stream)):
-                self.cells[stream][slot % pipeline.period] = index, turn, group
+                self.cells[stream][slot % pipeline.period] = _Cell(index, turn, group)
         streams = len(self.cells)
         self.barriers = [CounterBarrier(streams, streams) for _ in range(pipeline.period)]  # before each slot
         self.active: list[int | None] = [None] * len(pipeline.turns)  # the iteration that a turn is in the middle of
@@ -247,7 +256,7 @@ class _Rounds:
                 if slot == 0 and not self._goes_on(round_):
                     return
                 if (cell := own_cells[slot]) is not None:
-                    self._group(stream, round_, self.first + round_ * period + slot, *cell)
+                    self._group(stream, round_, self.first + round_ * period + slot, cell)
                 self.executor.signal(stream)
                 self.barriers[(slot + 1) % period].leaf(limit)
 
@@ -255,17 +264,17 @@ class _Rounds:
         """Whether there is a round `round_`; the first stream that comes to it decides."""
         with self.lock:
             if round_ == len(self.begun):
-                self.begun.append(round_ == 0 or not self.executor._changed)
+                self.begun.append(round_ == 0 or not self.executor.changed)
                 self.last = not self.begun[round_] and all(iteration is None for iteration in self.active)
-                self.executor._slots = self.first + round_ * len(self.barriers)
+                self.executor.slots = self.first + round_ * len(self.barriers)
             return not self.last
 
-    def _group(self, stream: int, round_: int, slot: int, turn_index: int, turn: Turn, group: int) -> None:
+    def _group(self, stream: int, round_: int, slot: int, cell: _Cell) -> None:
         """Run a node group, if its turn is in the middle of an iteration or begins one."""
-        job = self.jobs[turn.job]
+        job, group = self.jobs[cell.turn.job], cell.group
         if group == 0:
-            self.active[turn_index] = self.executor._begins(job) if self.begun[round_] else None
-        if (iteration := self.active[turn_index]) is None:
+            self.active[cell.index] = self.executor.begins(job) if self.begun[round_] else None
+        if (iteration := self.active[cell.index]) is None:
             return
         start = perf_counter_ns()
         try:
@@ -274,6 +283,7 @@ class _Rounds:
             error.add_note(f"job {job!r}, node group {group}")
             raise
         if self.executor.log is not None:
-            self.executor.log.groups.append(GroupRun(job, iteration, group, stream, slot, start, perf_counter_ns()))
-        if group == len(turn.slot) - 1:
-            self.active[turn_index] = None
+            run = GroupRun(job, iteration, group, stream, slot=slot, start=start, end=perf_counter_ns())
+            self.executor.log.groups.append(run)
+        if group == len(cell.turn.slot) - 1:
+            self.active[cell.index] = None

@@ -96,12 +96,12 @@ def _kept(trace: Trace, placement: Placement) -> tuple[Bool, int, I64]:
 
 
 @strict
-def two_ends(both: CoSchedule, placements: Sequence[Placement], capacity: int | None = None) -> Placement:
+def two_ends(schedule: CoSchedule, placements: Sequence[Placement], capacity: int | None = None) -> Placement:
     """Place a round of jobs of which each has a placement of its own: turns that meet grow from opposite ends.
 
     Parameters
     ----------
-    both : CoSchedule
+    schedule : CoSchedule
     placements : sequence of Placement
         Of each job's part, as for `in_pool`.
     capacity : int, optional
@@ -134,15 +134,15 @@ def two_ends(both: CoSchedule, placements: Sequence[Placement], capacity: int | 
     >>> placed
     Placement(738 buffers, height 600.00 MiB, alignment 256 B)
     """
-    pipeline_ = both.pipeline
-    unit = _alignment(placements, len(both.ops))
+    pipeline_ = schedule.pipeline
+    unit = _alignment(placements, len(schedule.ops))
     needed = int(replace(pipeline_, parts=tuple(map(in_pool, pipeline_.parts, placements))).bound().max())
     height = (needed if capacity is None else capacity) // unit * unit
     if height < needed:
         raise ValueError(f"capacity: {human(height)} is below the {human(needed)} that the round takes from two ends")
     kept = [_kept(part.trace, placement) for part, placement in zip(pipeline_.parts, placements)]
     floors = [floor for _, floor, _ in kept]
-    buffers = both.trace.buffers
+    buffers = schedule.trace.buffers
     offset = np.where(buffers.host, NOWHERE, 0)
     for index, (turn, above) in enumerate(zip(pipeline_.turns, _ends(pipeline_))):
         is_kept, floor, top = kept[turn.job]
@@ -151,8 +151,8 @@ def two_ends(both: CoSchedule, placements: Sequence[Placement], capacity: int | 
         moved = np.where(
             is_kept, sum(floors[: turn.job]) + offsets, grown_offset
         )  # what is kept lies at the bottom, job by job
-        own = (both.buffer_turn == index) & ~buffers.host & (buffers.size > 0)
-        offset[own] = moved[both.buffer[own]]
+        own = (schedule.buffer_turn == index) & ~buffers.host & (buffers.size > 0)
+        offset[own] = moved[schedule.buffer[own]]
     return Placement(offset, height, unit)
 
 
