@@ -46,7 +46,7 @@ class _Issue(NamedTuple):
     def in_order(self) -> _Issue:
         """Sort into issue order: by slot, then by start, then by rank."""
         order = np.lexsort((self.rank, self.start, self.slot))
-        return _Issue(*(column[order] for column in self))
+        return _Issue._make(column[order] for column in self)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -182,7 +182,7 @@ def co_schedule(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: f
 def _issued(pipeline: Pipeline, machine: Machine, pace: float) -> _Issue:
     """The issue order: slot by slot the sync ops, then the ops of its groups, merged by when they would start."""
     turns = [_of_turn(pipeline, index, machine, pace) for index in range(len(pipeline.turns))]
-    return _Issue(*map(np.concatenate, zip(_syncs(pipeline.period), *turns))).in_order()
+    return _Issue._make(map(np.concatenate, zip(_syncs(pipeline.period), *turns))).in_order()
 
 
 def _syncs(period: int) -> _Issue:

@@ -188,7 +188,7 @@ class PipelineExecutor:
 class _Cell(NamedTuple):
     """A node group in a slot of a stream: of which turn of the pipeline, and which of its groups."""
 
-    index: int
+    turn_index: int
     turn: Turn
     group: int
 
@@ -273,8 +273,8 @@ class _Rounds:
         """Run a node group, if its turn is in the middle of an iteration or begins one."""
         job, group = self.jobs[cell.turn.job], cell.group
         if group == 0:
-            self.active[cell.index] = self.executor.begins(job) if self.begun[round_] else None
-        if (iteration := self.active[cell.index]) is None:
+            self.active[cell.turn_index] = self.executor.begins(job) if self.begun[round_] else None
+        if (iteration := self.active[cell.turn_index]) is None:
             return
         start = perf_counter_ns()
         try:
@@ -286,4 +286,4 @@ class _Rounds:
             run = GroupRun(job, iteration, group, stream, slot=slot, start=start, end=perf_counter_ns())
             self.executor.log.groups.append(run)
         if group == len(cell.turn.slot) - 1:
-            self.active[cell.index] = None
+            self.active[cell.turn_index] = None

@@ -66,43 +66,43 @@ class Groups(Shown):
         """
         begins = np.ones(trace.n + 1, np.bool_)
         rows = []
-        for b, made, ready, last in _candidates(trace, least):
-            if worth is not None and not worth[b]:
+        for buffer, made, ready, last in _candidates(trace, least):
+            if worth is not None and not worth[buffer]:
                 continue
             begins[made + 1 : ready + 1] = False
-            rows.append(Output(b, made, last))
+            rows.append(Output(buffer, made, last))
         return cls(np.flatnonzero(begins), tuple(rows)).joined(trace, np.flatnonzero(begins))
 
     def joined(self, trace: Trace, first: I64) -> Groups:
         """The same outputs, as far as they outlive the groups that begin at `first`, much alike in each group."""
         end = np.repeat(first[1:], np.diff(first))
         by_group: dict[int, list[Output]] = {}
-        for row in self.outputs:
-            if row.last >= end[row.made]:
-                by_group.setdefault(int(end[row.made]), []).append(row)
-        kept: list[Output] = []
-        for after, mine in sorted(by_group.items()):
-            chief = max(mine, key=lambda row: int(trace.buffers.size[row.buffer]) * (row.last - after + 1))
+        for output in self.outputs:
+            if output.last >= end[output.made]:
+                by_group.setdefault(int(end[output.made]), []).append(output)
+        alike: list[Output] = []
+        for after, in_group in sorted(by_group.items()):
+            chief = max(in_group, key=lambda output: int(trace.buffers.size[output.buffer]) * (output.last - after + 1))
             near = ALIKE * (chief.last - after + 1)
-            kept += [row for row in mine if abs(row.last - chief.last) <= near]
-        return Groups(first, tuple(kept))
+            alike += [output for output in in_group if abs(output.last - chief.last) <= near]
+        return Groups(first, tuple(alike))
 
 
 def _candidates(trace: Trace, least: int) -> list[tuple[int, int, int, int]]:
     """Buffers of one value each: id, the op that makes it, the last change in place, the last use."""
-    b, touched = trace.buffers, trace.accesses()
-    may = ~b.host & ~trace.crossing & (b.size >= max(least, 1))
-    found = []
-    for j in work.all_of(np.flatnonzero(may).tolist()):
-        lo, hi = int(touched.op.ptr[j]), int(touched.op.ptr[j + 1])
-        op, reads, writes = touched.op.idx[lo:hi], touched.reads[lo:hi], touched.writes[lo:hi]
-        if hi - lo < 2 or b.kind[j] == WORKSPACE or reads[0] or trace.ops.copies[op[0]]:
+    buffers, touched = trace.buffers, trace.accesses()
+    is_candidate = ~buffers.host & ~trace.crossing & (buffers.size >= max(least, 1))
+    candidates = []
+    for buffer in work.all_of(np.flatnonzero(is_candidate).tolist()):
+        begin, end = int(touched.op.ptr[buffer]), int(touched.op.ptr[buffer + 1])
+        op, reads, writes = touched.op.idx[begin:end], touched.reads[begin:end], touched.writes[begin:end]
+        if end - begin < 2 or buffers.kind[buffer] == WORKSPACE or reads[0] or trace.ops.copies[op[0]]:
             continue
         change = int(np.flatnonzero(writes)[-1])
         in_place = bool(reads[1 : change + 1].all() and writes[: change + 1].all())
-        if in_place and op[change] - op[0] <= SPAN and change < hi - lo - 1:
-            found.append((j, int(op[0]), int(op[change]), int(op[-1])))
-    return found
+        if in_place and op[change] - op[0] <= SPAN and change < end - begin - 1:
+            candidates.append((buffer, int(op[0]), int(op[change]), int(op[-1])))
+    return candidates
 
 
 def merged(trace: Trace, duration: I64, least: int, most: int, parked: Sequence[int] = ()) -> Groups:

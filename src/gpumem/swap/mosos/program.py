@@ -137,7 +137,7 @@ class StageProgram:
             at_most([(s[t, j], 1.0), *before])
 
     def _copies(self) -> None:
-        """(6)-(9): one copy out at most, of what is there; copies back after it."""
+        """(6)-(9): one copy out of an output at most, while it is resident; copies back after it."""
         at_most, scope = self.lines.at_most, self.scope
         for t, j in np.argwhere(scope.out).tolist():
             for stage in range(scope.out_first[t, j], scope.out_end[t, j] + 1):
@@ -150,7 +150,7 @@ class StageProgram:
             at_most(out, 1.0)
 
     def _engines(self) -> None:
-        """(10)-(13): one copy a direction at a time."""
+        """(10)-(13): each engine serves one copy at a time; where copies are half duplex, there is one engine."""
         for t in range(self.n):
             out = [term for j in range(self.n) for term in self._out_in(t, j)]
             back = [term for j in range(self.n) for term in self._back_in(t, j)]
@@ -202,7 +202,7 @@ class StageProgram:
                     at_most([(used, 1.0), (self.least, -1.0)])
 
     def _freed(self, t: int) -> dict[int, list[tuple[int, int]]]:
-        """(17): the outputs that may be freed after each run of stage t, and the variables that say so."""
+        """(17): the outputs that may be freed after each run of stage t, with their variables F."""
         freed: dict[int, list[tuple[int, int]]] = {}
         for i in range(t):
             readers = [k for k in self.scope.users[i] if k <= t and self.scope.runs[t, k]]

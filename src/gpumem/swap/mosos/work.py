@@ -294,9 +294,9 @@ def fastest_that_fit(nodes: Nodes, limit: int) -> I64:
     """Return of each node the fastest implementation with which its stage fits beside what it reads; int64[n].
 
     >>> from gpumem.trace import Csr
-    >>> ways = (Implementation("fast", 1, 9), Implementation("slow", 5))
+    >>> variants = (Implementation("fast", 1, 9), Implementation("slow", 5))
     >>> none, true = np.zeros(1, np.int64), np.ones(1, np.bool_)
-    >>> nodes = Nodes((ways,), Csr.of([[]]), none + 4, none, true, true, none, none)
+    >>> nodes = Nodes((variants,), Csr.of([[]]), none + 4, none, true, true, none, none)
     >>> fastest_that_fit(nodes, 12), fastest_that_fit(nodes, 13)
     (array([1]), array([0]))
     """
