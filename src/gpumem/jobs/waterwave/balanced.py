@@ -41,7 +41,7 @@ FIRST, SECOND = 0, 1  # the two jobs of a walk: A, whose iteration ends, and B, 
 T = TypeVar("T")
 
 
-class Step(NamedTuple):
+class _Step(NamedTuple):
     """How many atoms of each job of a walk have run."""
 
     first: int
@@ -298,11 +298,11 @@ def _search(first: _Job, second: _Job, end: int, price: _Price, walks: _Walks) -
             cost = walks.cost[cut_a, cut_b]
             bound = cost + price.slowdown * left + (1 - price.slowdown) * longest
             if cost < np.inf and bound <= price.most:
-                _step(first, second, Step(cut_a, cut_b), price, walks)
+                _step(first, second, _Step(cut_a, cut_b), price, walks)
 
 
 @jit
-def _step(first: _Job, second: _Job, at: Step, price: _Price, walks: _Walks) -> None:
+def _step(first: _Job, second: _Job, at: _Step, price: _Price, walks: _Walks) -> None:
     """Try each slot that begins at these cuts; of walks that cost the same the one with fewer slots is kept.
 
     Longer groups hold no less at their peak, so the first one above the headroom ends the loop.
@@ -330,16 +330,16 @@ def _step(first: _Job, second: _Job, at: Step, price: _Price, walks: _Walks) -> 
                 walks.from_first[next_a, next_b], walks.from_second[next_a, next_b] = at.first, at.second
 
 
-def _walk(first: _Job, second: _Job, end: int, behind: int, price: _Price) -> list[Step]:
+def _walk(first: _Job, second: _Job, end: int, behind: int, price: _Price) -> list[_Step]:
     """The cheapest walk from A's cut `end` and B's start to A's end and B's cut `behind`."""
     walks = _walked(first, second, end, price)
-    steps = [Step(len(first.top), behind)]
+    steps = [_Step(len(first.top), behind)]
     while steps[-1] != (end, 0):
-        steps.append(Step(int(walks.from_first[steps[-1]]), int(walks.from_second[steps[-1]])))
+        steps.append(_Step(int(walks.from_first[steps[-1]]), int(walks.from_second[steps[-1]])))
     return steps[::-1]
 
 
-def _made(parts: Sequence[Partition], machine: Machine, best: _Best, walks: Sequence[list[Step]]) -> Pipeline:
+def _made(parts: Sequence[Partition], machine: Machine, best: _Best, walks: Sequence[list[_Step]]) -> Pipeline:
     """The pipeline of walks, one behind the other: a job's first groups are in the walk before its own."""
     first = np.cumsum([0, *(len(walk) - 1 for walk in walks)]).tolist()  # slot with which each walk begins
     period, partitions, turns = first[-1], list(parts), list[Turn]()
@@ -356,7 +356,7 @@ def _made(parts: Sequence[Partition], machine: Machine, best: _Best, walks: Sequ
     return Pipeline(tuple(partitions), tuple(sorted(turns, key=lambda turn: turn.slot[0])), period)
 
 
-def _groups(walk: list[Step], which: int, first: int) -> list[tuple[int, int]]:
+def _groups(walk: list[_Step], which: int, first: int) -> list[tuple[int, int]]:
     """The groups that one of two jobs runs in a walk: the cut at the end of each, and its slot."""
     return [
         (reached[which], first + step)
