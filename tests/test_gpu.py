@@ -21,7 +21,7 @@ from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare
 from gpumem.execute.latency import measured
 from gpumem.execute.models import MODELS, Model
 from gpumem.jobs import Job, Outcome, Policy, run_jobs, separately
-from gpumem.jobs.waterwave import partition, pipeline, run_together, together
+from gpumem.jobs.waterwave import partition, pipeline, run_together, co_schedule
 from gpumem.kernels import reference
 from gpumem.simulator.machine import Machine
 from gpumem.trace import Trace
@@ -240,7 +240,7 @@ def test_models_together_on_two_streams_end_with_the_bytes_of_each_alone(options
     parts = [partition(model.trace, machine, model.trace.peak_live_bytes // 8) for model in models]
     least = sum(part.rest for part in parts) + max(part.peak - part.rest for part in parts)
     for limit in (least, None):
-        both = together(pipeline(parts, limit), machine)
+        both = co_schedule(pipeline(parts, limit), machine)
         states, launches = [model.state() for model in models], [model.launch(device) for model in models]
         with backend(**options) as cuda:
             run_together(both, best_fit(both.trace), cuda, launches, times(10), state=states)

@@ -16,7 +16,7 @@ from gpumem import Machine, bundled
 from gpumem.cli.main import main as command_line
 from gpumem.execute.models import cnn, mlp
 from gpumem.jobs import Job, Policy, separately, simulate_jobs
-from gpumem.jobs.waterwave import halves, partition, pipeline, together
+from gpumem.jobs.waterwave import halves, partition, pipeline, co_schedule
 from gpumem.runtime import Adaptive, ManagedReport, OnClock, play
 from gpumem.simulator import workspaces
 from gpumem.swap import PLANNERS
@@ -95,7 +95,7 @@ def jobs() -> Iterator[str]:
         job = rebatch(bundled(name), 8)
         parts = [partition(job, card, split=job.peak_live_bytes // 2)] * 2
         for how, line in {"groups": pipeline(parts), "halves": halves([job, job], card)[0]}.items():
-            both = together(line, card)
+            both = co_schedule(line, card)
             ops = both.trace.ops.name, both.trace.buffers.size.tolist()
             yield f"{digest(repr(ops))} {name} waterwave {how} {both.trace.peak_live_bytes}"
 

@@ -14,7 +14,7 @@ from fake_cuda.backend_checks import cuda, held, library
 from gpumem import Machine, best_fit, bundled
 from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare, run, scaled
 from gpumem.execute.models import cnn
-from gpumem.jobs.waterwave import Together, in_pool, partition, pipeline, run_online, run_together, together, two_ends
+from gpumem.jobs.waterwave import CoSchedule, in_pool, partition, pipeline, run_online, run_together, co_schedule, two_ends
 from gpumem.kernels import reference
 from gpumem.pool import MultiStream, stacked
 from gpumem.trace import Trace
@@ -36,12 +36,12 @@ def models() -> list[Trace]:
 
 
 @cache
-def case(what: Any, unit: int) -> tuple[list[Trace], Together, Placement, list[State]]:
+def case(what: Any, unit: int) -> tuple[list[Trace], CoSchedule, Placement, list[State]]:
     """Traces of which `unit` bytes have become one, all in one trace, its placement, what each leaves alone."""
     traces = what()
     parts = [partition(trace, MACHINE, trace.peak_live_bytes // 8) for trace in traces]
     limit = int(sum(p.rest for p in parts) + 1.1 * max(p.peak - p.rest for p in parts))
-    both = together(pipeline(parts, limit), MACHINE)
+    both = co_schedule(pipeline(parts, limit), MACHINE)
     assert (both.lag > 0).any()
     small, placement = scaled(both.trace, best_fit(both.trace, alignment=unit))
     few, left = [], []
@@ -96,14 +96,14 @@ def check_graphs_and_rounds_in_which_ops_are_left_out() -> None:
 
 
 @cache
-def unscaled(alignment: int = 256) -> tuple[list[Trace], Together, Placement, list[State]]:
+def unscaled(alignment: int = 256) -> tuple[list[Trace], CoSchedule, Placement, list[State]]:
     """The models as they are: a pipeline that counts addresses, from two ends, and what each leaves alone."""
     traces = models()
     parts = [partition(trace, MACHINE, trace.peak_live_bytes // 8) for trace in traces]
     stacks = [stacked(part.trace, alignment=alignment) for part in parts]
     tall = [in_pool(part, stack) for part, stack in zip(parts, stacks)]
     limit = int(sum(p.rest for p in tall) + 1.1 * max(p.peak - p.rest for p in tall))
-    both = together(pipeline(tall, limit), MACHINE)
+    both = co_schedule(pipeline(tall, limit), MACHINE)
     assert (both.lag > 0).any()
     left = []
     for trace in traces:

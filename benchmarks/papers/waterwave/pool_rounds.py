@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from benchmarks.papers.waterwave.batches import Row, Sizing, at_batch, parts_of
 from gpumem import best_fit
 from gpumem.base.arguments import strict
-from gpumem.jobs.waterwave import Partition, in_pool, pipeline, together
+from gpumem.jobs.waterwave import Partition, in_pool, pipeline, co_schedule
 from gpumem.pool import MultiStream, replay, stacked
 from gpumem.pool.allocators.protocol import stepwise
 from gpumem.trace import Trace
@@ -76,7 +76,7 @@ def pool_rounds(sizing: Sizing, trace: Trace, of_memory: float = 0.8) -> list[Ro
 
 
 def _row(sizing: Sizing, job: Trace, parts: Sequence[Partition], tall: Sequence[Partition], *, wrap: bool) -> Row:
-    two = together(pipeline(parts, overlap=0, wrap=wrap), sizing.machine).trace
+    two = co_schedule(pipeline(parts, overlap=0, wrap=wrap), sizing.machine).trace
     ends = int(pipeline(tall, overlap=0, wrap=wrap).bound().max())
     return {
         "trace": job.name,

@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.papers.waterwave.batches import Sizing, at_batch, needed, solo, within
 from benchmarks.papers.waterwave.published import GAINS, OVER_MPS, model_of
 from gpumem.base.arguments import strict
-from gpumem.jobs.waterwave import Partition, Pipeline, Turn, together, waterwave
+from gpumem.jobs.waterwave import Partition, Pipeline, Turn, co_schedule, waterwave
 from gpumem.jobs.waterwave.node_groups import between
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
@@ -107,7 +107,7 @@ def _dying(trace: Trace) -> list[list[int]]:
 def processes(traces: Sequence[Trace], sizing: Sizing) -> tuple[int, int, int]:
     """What a round takes as processes over unified memory, how much of it waits for misses, and what these move."""
     machine, line = sizing.machine, side_by_side(traces, sizing.machine)
-    came, went = missed(together(line, machine, hosts=2).trace, sizing.limit)
+    came, went = missed(co_schedule(line, machine, hosts=2).trace, sizing.limit)
     waits = (came * machine.into.ns_per_byte + went * machine.out.ns_per_byte) / FAULTED
     work = sizing.clock(line, machine, slowdown=sizing.slowdown, hosts=2)
     return work + round(waits), round(waits), came + went

@@ -156,7 +156,7 @@ def _takers(name: str) -> str:
 
 def _side_by_side(args: argparse.Namespace) -> Run:
     """One of Waterwave's ways."""
-    from gpumem.jobs.waterwave import WAYS, SlotLog, Together, simulate_together
+    from gpumem.jobs.waterwave import WAYS, SlotLog, CoSchedule, simulate_together
     from gpumem.simulator.sharing import share
 
     way = WAYS[args.planner]
@@ -168,18 +168,18 @@ def _side_by_side(args: argparse.Namespace) -> Run:
     weights = None if args.priority is None else each(args.priority, len(args.file), "--priority", count_of)
 
     def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int) -> Outcome:
-        def made(members: Sequence[Job], both: Together) -> None:
+        def made(members: Sequence[Job], both: CoSchedule) -> None:
             found = both.pipeline
             held = f"{human(both.trace.peak_live_bytes)} held, {human(int(found.bound().max()))} at most"
             names = " + ".join(job.name for job in members)
             tell(f"{names}: {found.period} slots, {found.pairs} of them pairs; {held}")
             if not args.no_check:
-                verify.together([job.trace for job in members], both, capacity).told(tell)
+                verify.co_schedule([job.trace for job in members], both, capacity).told(tell)
             if not largest or len(members) > len(largest[-1].ops):
                 largest.append(both)
 
         work.tell("running the jobs side by side")
-        largest: list[Together] = []
+        largest: list[CoSchedule] = []
         more = {"slowdown": args.slowdown, "hosts": args.host_threads or 1, "weights": weights, "made": made}
         few = sum(job.trace.n * job.iterations for job in jobs) <= verify.EVENTS
         log = SlotLog() if few and not args.no_check else None

@@ -1,4 +1,4 @@
-"""How long the kernels and copies of jobs really take, where plans count on estimates."""
+"""How long the kernels and copies of jobs really take, where plans rely on estimates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ActualTimes:
         self.lasting: list[F64] = [
             machine.durations(job.trace) * uncertainty.lasting(job.trace.n, place) for place, job in enumerate(jobs)
         ]
-        self.row: dict[int, tuple[int, list[int]]] = {}  # by place: the iteration that was asked for last
+        self.row: dict[int, tuple[int, list[int]]] = {}  # by place: the last iteration asked for, and its kernels' ns
         self.exact = replace(uncertainty, spread=0.0, bias=1.0, noise=0.0).certain  # of copies; a draw takes 60 us
         self.begun: Counter[int] = Counter()  # copies of each job
 
@@ -42,14 +42,14 @@ class ActualTimes:
 
     def kernel(self, place: int, iteration: int, op: int) -> int:
         """Return the same of one op."""
-        known, row = self.row.get(place, (-1, []))
-        if known != iteration:
-            row = self.kernels(place, iteration).tolist()
-            self.row[place] = iteration, row
-        return row[op]
+        last_iteration, times = self.row.get(place, (-1, []))
+        if last_iteration != iteration:
+            times = self.kernels(place, iteration).tolist()
+            self.row[place] = iteration, times
+        return times[op]
 
     def copy(self, place: int, ns: int) -> int:
-        """Return what the next copy of a job takes that would take `ns` on a link that is whole and free."""
+        """Return what the next copy of a job takes, ns, which the machine says takes `ns` on an idle link."""
         if self.exact:
             return ns
         self.begun[place] += 1
@@ -74,10 +74,10 @@ def informed(jobs: Sequence[Job], machine: Machine, uncertainty: Uncertainty, *,
 def copies(log: Sequence[Event], jobs: Sequence[Job], machine: Machine, uncertainty: Uncertainty) -> dict[str, I64]:
     """Return what the copies of each job take in a log, in the order in which they start, int64 ns."""
     actual = ActualTimes(jobs, machine, uncertainty)
-    place = {job.name: k for k, job in enumerate(jobs)}
+    place = {job.name: index for index, job in enumerate(jobs)}
     ns: dict[str, list[int]] = {job.name: [] for job in jobs}
     for event in log:
         if event.kind in ("in", "out"):
             link = machine.into if event.kind == "in" else machine.out
             ns[event.job].append(actual.copy(place[event.job], int(link.copy_ns(np.array([event.size]))[0])))
-    return {name: np.array(each, np.int64) for name, each in ns.items()}
+    return {name: np.array(times, np.int64) for name, times in ns.items()}

@@ -50,7 +50,7 @@ def steady(outcome: Outcome, first: int | None = None) -> dict[str, Steady]:
 
     With `first`, where plans are made anew all the time: from its iteration of that number on, changes of plans
     counted, to the first departure. A job without a whole iteration in that time counts with its last one, so jobs that
-    have to wait for others to leave look fast; the makespan tells. Jobs that never ran are left out.
+    have to wait for others to leave look fast; the makespan shows that. Jobs that never ran are left out.
 
     >>> from gpumem.io import bundled
     >>> from gpumem.jobs import Job, simulate_jobs
@@ -76,15 +76,17 @@ def _from(job: JobRun, first: int, until: int) -> Steady:
 
 
 def _mean(job: JobRun, since: int, until: int) -> Steady:
-    inside = [k for k, (start, end) in enumerate(zip(job.start, job.end)) if start >= since and end <= until]
-    rows = range(inside[0], inside[-1] + 1) if inside else range(len(job.end) - 1, len(job.end))
-    ns = sum(job.end[k] - job.start[k] for k in rows) / len(rows)
-    return Steady(rows, ns, max(job.peak[k] for k in rows))
+    inside = [
+        iteration for iteration, (start, end) in enumerate(zip(job.start, job.end)) if start >= since and end <= until
+    ]
+    iterations = range(inside[0], inside[-1] + 1) if inside else range(len(job.end) - 1, len(job.end))
+    ns = sum(job.end[iteration] - job.start[iteration] for iteration in iterations) / len(iterations)
+    return Steady(iterations, ns, max(job.peak[iteration] for iteration in iterations))
 
 
 @strict
 def savings(planned: Outcome, unmanaged: Outcome, first: int | None = None) -> tuple[Saving, dict[str, Saving]]:
-    """Return what a plan saves and costs against the same jobs without one: of all together, and of each.
+    """Return what a plan saves and costs compared with the same jobs without one: of all together, and of each.
 
     Parameters
     ----------
@@ -108,7 +110,7 @@ def savings(planned: Outcome, unmanaged: Outcome, first: int | None = None) -> t
     each = {name: _saving(after[name], before[name]) for name in names}
     peaks = sum(before[name].peak for name in names)
     msr = 1 - sum(after[name].peak for name in names) / peaks if peaks else 0.0
-    return Saving(msr, fmean(s.eor for s in each.values()) if each else 0.0), each
+    return Saving(msr, fmean(saving.eor for saving in each.values()) if each else 0.0), each
 
 
 def _saving(after: Steady, before: Steady) -> Saving:
@@ -142,13 +144,13 @@ def by_iteration(planned: Outcome, unmanaged: Outcome) -> list[IterationCost]:
     """
     usual = steady(unmanaged)
     jobs = [job for job in planned.jobs if job.end and job.name in usual and usual[job.name].ns]
-    found = []
-    for k in range(max((len(job.end) for job in jobs), default=0)):
-        mine = [job for job in jobs if k < len(job.end)]
-        until = [job.start[k + 1] if k + 1 < len(job.end) else job.end[k] for job in mine]
-        extra = [(ns - job.start[k]) / usual[job.name].ns - 1 for job, ns in zip(mine, until)]
-        found.append(IterationCost(fmean(extra), sum(job.passive[k] for job in mine)))
-    return found
+    costs = []
+    for iteration in range(max((len(job.end) for job in jobs), default=0)):
+        measured = [job for job in jobs if iteration < len(job.end)]
+        until = [job.start[iteration + 1] if iteration + 1 < len(job.end) else job.end[iteration] for job in measured]
+        extra = [(ns - job.start[iteration]) / usual[job.name].ns - 1 for job, ns in zip(measured, until)]
+        costs.append(IterationCost(fmean(extra), sum(job.passive[iteration] for job in measured)))
+    return costs
 
 
 @strict
@@ -158,6 +160,6 @@ def makespan(outcome: Outcome) -> int:
     return max((job.leave - min(arrivals) for job in outcome.jobs if job.end), default=0)
 
 
-def cells(r: Mapping[str, Any], digits: int) -> list[str]:
+def cells(row: Mapping[str, Any], digits: int) -> list[str]:
     """MSR, EOR and CBR, the last with some digits."""
-    return [f"{r['msr']:.4f}", f"{r['eor']:.4f}", "infinite" if r["cbr"] is None else f"{r['cbr']:.{digits}f}"]
+    return [f"{row['msr']:.4f}", f"{row['eor']:.4f}", "infinite" if row["cbr"] is None else f"{row['cbr']:.{digits}f}"]

@@ -1,4 +1,4 @@
-"""What comes out of a run of several jobs: the event log, and what is counted from it."""
+"""The outcome of a run of several jobs: the event log, and the counts that follow from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Event:
     ns : int
     job : str
     kind : str
-        `arrive`, `wait` (for admission), `refused` (`size`: the bytes that its plan got down to, alone), `launch`,
+        `arrive`, `wait` (for admission), `refused` (`size`: the lowest peak of its plan, alone), `launch`,
         `adopt` (a new plan; `size` of both: the job's budget from now on), `iteration` (has ended), `leave`;
         `replan` (of all jobs, because of this one; `size`: the sum of their budgets by the new plans);
         `hold`, `free` (`size` device bytes of `part`); `start`, `end` (of op `op`), `recompute`, `recomputed` (`op`
@@ -53,7 +53,7 @@ class JobRun(Shown):
     launch, leave : int
         ns; -1 where it never was launched, or was refused.
     refused : int
-        Bytes that its plan got down to alone, if that was above the capacity; else 0.
+        The lowest peak of its plan alone, bytes, if that was above the capacity; else 0.
     start, end : tuple of int
         ns of each iteration, its wait for copies at the end included, the change of plans after it not.
     budget, peak : tuple of int
@@ -63,8 +63,8 @@ class JobRun(Shown):
     out, into : int
         Bytes copied.
     waits : dict of str to int
-        ns that the job stood still: for its `host` to hand an op over, for a `copy` or `memory` that the op needs then,
-        at a `boundary`, for `admission`. Kernels run one at a time, so none waits for another's result.
+        ns that the job stalled: for its `host` to enqueue an op, for a `copy` or `memory` that the op needs then, at a
+        `boundary`, for `admission`. Kernels run one at a time, so none waits for another's result.
     """
 
     name: str

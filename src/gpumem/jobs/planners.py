@@ -1,4 +1,4 @@
-"""Memory schedulers for several jobs: what plans for all of them at once, by name for the command line."""
+"""Memory schedulers for several jobs, which plan for all of them at once, by name for the command line."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def unmanaged(tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Sc
 
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("mlp3"), Machine.named("rtx2080ti")
-    >>> [job.peak == trace.peak_live_bytes for job in unmanaged([Task(trace, machine.durations(trace))], machine, 1)]
+    >>> [job.peak == trace.peak_load for job in unmanaged([Task(trace, machine.durations(trace))], machine, 1)]
     [True]
     """
-    return [Scheduled(Plan.of(t.trace), t.trace.peak_live_bytes) for t in tasks]
+    return [Scheduled(Plan.of(task.trace), task.trace.peak_load) for task in tasks]
 
 
 def separately(planner: Callable[..., Plan]) -> Planner:
@@ -41,7 +41,7 @@ def separately(planner: Callable[..., Plan]) -> Planner:
     -------
     callable
         As `schedule`. A job whose share is out of reach stays as it is. With a keyword `failed`, so does one for which
-        the planner raises what no planner should: `failed(task, error)` is told.
+        the planner raises an error that no planner should: `failed(task, error)` is called.
 
     Examples
     --------
@@ -49,16 +49,18 @@ def separately(planner: Callable[..., Plan]) -> Planner:
     >>> from gpumem.swap import heuristic
     >>> trace, machine = bundled("resnet18"), Machine.named("rtx2080ti")
     >>> task = Task(trace, machine.durations(trace))
-    >>> both = separately(heuristic)([task, task], machine, trace.peak_live_bytes)
-    >>> sum(job.peak for job in both) <= trace.peak_live_bytes
+    >>> both = separately(heuristic)([task, task], machine, trace.peak_load)
+    >>> sum(job.peak for job in both) <= trace.peak_load
     True
     """
 
     def plan(
         tasks: Sequence[Task], machine: Machine, capacity: int, *, failed: Failed | None = None
     ) -> list[Scheduled]:
-        whole = sum(t.trace.peak_live_bytes for t in tasks)
-        return [_alone(planner, t, machine, capacity * t.trace.peak_live_bytes // max(whole, 1), failed) for t in tasks]
+        total = sum(task.trace.peak_load for task in tasks)
+        return [
+            _alone(planner, task, machine, capacity * task.trace.peak_load // max(total, 1), failed) for task in tasks
+        ]
 
     return plan
 
@@ -74,7 +76,7 @@ def _alone(planner: Callable[..., Plan], task: Task, machine: Machine, share: in
             raise
         failed(task, error)
         return unmanaged([task], machine, share)[0]
-    return Scheduled(plan, plan.apply(task.trace).peak_live_bytes)
+    return Scheduled(plan, plan.apply(task.trace).peak_load)
 
 
 PLANNERS: dict[str, Callable[..., Sequence[Scheduled]]] = {

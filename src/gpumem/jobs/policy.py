@@ -1,4 +1,4 @@
-"""The policy of a run of jobs: who plans for all of them, when plans are made anew, what an iteration waits for."""
+"""The policy of a run of jobs: who plans for all of them, when they are planned anew, what an iteration awaits."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ Planner = Callable[[Sequence[Task], Machine, int], Sequence[Scheduled]]
 Estimate = Callable[[Job, float], I64]  # ns of each op while kernels of so many other jobs run, on average
 
 REPLAN = ("sum", "windows")
+# How late copies may be before all jobs are planned anew, as a share of an iteration. Not tuned.
 LATE = 0.003
 
 

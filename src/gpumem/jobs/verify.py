@@ -1,4 +1,4 @@
-"""What several jobs did, held against the naive oracles of `gpumem.check`."""
+"""Runs of several jobs, checked by the naive oracles of `gpumem.check`."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from gpumem.trace import I64, Trace
 
 if TYPE_CHECKING:
     from gpumem.jobs import Outcome
-    from gpumem.jobs.waterwave import Pipeline, SlotLog, Together
+    from gpumem.jobs.waterwave import CoSchedule, Pipeline, SlotLog
     from gpumem.simulator.machine import Machine
 
-EVENTS = 2_000_000  # of a log, above which it would take hours
-ROUNDS = 2  # of a pipeline: it fills, is full and drains; not tuned
+# Events of a log, above which the oracle would take hours. Not tuned.
+EVENTS = 2_000_000
+# Rounds of a pipeline that are checked: it fills, is full and drains. Not tuned.
+ROUNDS = 2
 
 
 @strict
-def together(traces: Sequence[Trace], both: Together, capacity: int) -> Checked:
-    """Hold one trace of several jobs against the naive oracles; of huge ones some would take too long.
+def co_schedule(traces: Sequence[Trace], schedule: CoSchedule, capacity: int) -> Checked:
+    """Check one trace of several jobs by the naive oracles; those that would take too long are skipped.
 
     Raises
     ------
     RuntimeError
         One of them objects.
     """
-    trace, mine = both.trace, (both.job, both.turn, both.op, both.lag, both.slot)
+    trace, columns = schedule.trace, (schedule.job, schedule.turn, schedule.op, schedule.lag, schedule.slot)
     oracles = (
-        Oracle("together", FLOW * trace.n, lambda: check.together(traces, trace, *mine)),
+        Oracle("together", FLOW * trace.n, lambda: check.together(traces, trace, *columns)),
         Oracle("budget", BUDGET * len(trace.buffers), lambda: check.budget(trace, capacity)),
     )
     return ask(oracles)
@@ -51,7 +53,7 @@ def jobs(
     slowdown: float,
     uncertainty: Uncertainty = CERTAIN,
 ) -> Checked:
-    """Hold an event log of several jobs against the naive oracle; of huge ones it would take too long.
+    """Check an event log of several jobs by the naive oracle; a huge one is skipped, it would take too long.
 
     Raises
     ------
@@ -62,17 +64,17 @@ def jobs(
         return Checked((), {"jobs": f"{len(outcome.log)} events are too many"})
     traces = {job.name: job.trace for job in jobs}
     ns = {job.name: machine.durations(job.trace) for job in jobs}
-    off: dict[str, I64] | None = None
+    copy_ns: dict[str, I64] | None = None
     if not uncertainty.certain:
         actual = ActualTimes(jobs, machine, uncertainty)
         ns = {
-            job.name: np.array([actual.kernels(place, k) for k in range(job.iterations)])
+            job.name: np.array([actual.kernels(place, iteration) for iteration in range(job.iterations)])
             for place, job in enumerate(jobs)
         }
-        off = copies(outcome.log, jobs, machine, uncertainty)
-    handing = {job.name: machine.host_costs(job.trace) for job in jobs if hosted(job.trace, machine)}
+        copy_ns = copies(outcome.log, jobs, machine, uncertainty)
+    host_costs = {job.name: machine.host_costs(job.trace) for job in jobs if hosted(job.trace, machine)}
     with self_check():
-        check.jobs(outcome.log, traces, machine, capacity, ns, slowdown=slowdown, handing=handing, copies=off)
+        check.jobs(outcome.log, traces, machine, capacity, ns, slowdown=slowdown, handing=host_costs, copies=copy_ns)
     return Checked(("jobs",))
 
 
@@ -80,7 +82,7 @@ def jobs(
 def waterwave(
     log: SlotLog, outcome: Outcome, jobs: Sequence[Job], machine: Machine, capacity: int, slowdown: float
 ) -> Checked:
-    """Hold the log of jobs that run by node groups against the naive oracle.
+    """Check the log of jobs that run by node groups by the naive oracle.
 
     Raises
     ------
@@ -97,7 +99,7 @@ def waterwave(
 
 @strict
 def rounds(line: Pipeline, machine: Machine, slowdown: float = 1.0, *, hosts: int = 1) -> Checked:
-    """Run a few rounds of a pipeline, and hold their log against the naive oracle; the pipeline's bound is the limit.
+    """Run a few rounds of a pipeline, and check their log by the naive oracle; the pipeline's bound is the limit.
 
     Raises
     ------
@@ -118,6 +120,8 @@ def rounds(line: Pipeline, machine: Machine, slowdown: float = 1.0, *, hosts: in
 
     log, capacity = SlotLog(), int(line.bound().max())
     recorded = [reordered(part.trace, np.argsort(part.order)) for part in line.parts]
-    jobs = [Job(str(j), trace, iterations=ROUNDS * len(line.turns_of(j))) for j, trace in enumerate(recorded)]
-    out = simulate_together(jobs, machine, capacity, way, slowdown=slowdown, hosts=hosts, log=log)
-    return waterwave(log, out, jobs, machine, capacity, slowdown)
+    jobs = [
+        Job(str(index), trace, iterations=ROUNDS * len(line.turns_of(index))) for index, trace in enumerate(recorded)
+    ]
+    outcome = simulate_together(jobs, machine, capacity, way, slowdown=slowdown, hosts=hosts, log=log)
+    return waterwave(log, outcome, jobs, machine, capacity, slowdown)

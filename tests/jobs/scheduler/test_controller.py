@@ -133,7 +133,7 @@ def test_a_job_leaves_at_the_first_boundary_from_its_time_on() -> None:
 
 
 class Still:
-    """A world in which no job does anything by itself."""
+    """A environment in which no job does anything by itself."""
 
     now = 0
 
@@ -163,12 +163,12 @@ class Still:
 def test_while_a_plan_changes_the_larger_budget_is_granted() -> None:
     """Values still move by the old plan when a larger budget is promised, and by the new one when a smaller is."""
     planner = Sizes({"a": [SMALL, LARGE, SMALL]})
-    job, world = Job("a", fork("a"), iterations=9), Still()
+    job, environment = Job("a", fork("a"), iterations=9), Still()
     controller = GlobalController(
-        tiny_machine(), 20, world, Policy(planner, threshold=0, estimate=lambda job, utilisation: [9, 9, 9])
+        tiny_machine(), 20, environment, Policy(planner, threshold=0, estimate=lambda job, utilisation: [9, 9, 9])
     )
     controller.arrive(job, 0)
-    world.soon(controller.admit)
+    environment.soon(controller.admit)
     executor: Any = SimpleNamespace(job=job)
     seen = [controller.budgets[-1]]
     for _ in range(2):
@@ -188,20 +188,20 @@ def test_who_was_admitted_launches_when_there_is_room_though_all_are_planned_ane
             errands.append(errand())
 
     errands: list[Errand[None]] = []
-    world = Later()
+    environment = Later()
     policy = Policy(Sizes({"a": [LARGE, SMALL], "b": [SMALL, SMALL]}), estimate=lambda job, utilisation: [9, 9, 9])
-    controller = GlobalController(tiny_machine(), 20, world, policy)
+    controller = GlobalController(tiny_machine(), 20, environment, policy)
     controller.arrive(Job("a", fork("a")), 0)
-    world.run(controller.admit())
+    environment.run(controller.admit())
     controller.arrive(Job("b", fork("b")), 1)
-    world.run(controller.admit())
+    environment.run(controller.admit())
     assert [m.job.name for m in controller.admitted] == ["b"]  # beside the small plan of a, which has not adopted it
     first = controller.members["a"].executor
     assert first is not None
     controller.left(first)
     for errand in errands:
-        world.run(errand)
-    world.run(controller.admit())
+        environment.run(errand)
+    environment.run(controller.admit())
     assert [m.job.name for m in controller.running] == ["b"]
 
 
@@ -215,14 +215,14 @@ def test_what_was_planned_for_others_than_those_who_are_here_now_is_dropped() ->
 
     estimate = [9, 9, 9]
     for capacity in (5, 20):  # it would not fit, it would
-        planner, world = Sizes({"a": [SMALL]}), Busy()
+        planner, environment = Sizes({"a": [SMALL]}), Busy()
         controller = GlobalController(
-            tiny_machine(), capacity, world, Policy(planner, threshold=0, estimate=lambda *_: estimate)
+            tiny_machine(), capacity, environment, Policy(planner, threshold=0, estimate=lambda *_: estimate)
         )
         controller.arrive(Job("a", fork("a")), 0)
-        world.soon(controller.admit)
+        environment.soon(controller.admit)
         assert (controller.asked, controller.queue, controller.admitted, controller.running) == (True, [], [], [])
-        assert "refused" not in world.kinds
+        assert "refused" not in environment.kinds
 
 
 def test_placements_that_are_higher_than_the_load_are_planned_for() -> None:
@@ -240,9 +240,9 @@ def test_placements_that_are_higher_than_the_load_are_planned_for() -> None:
     for capacity, tried, budgets in ((19, [19], [19]), (18, [18, 17, 16], [11]), (10, [10, 9, 8], [])):
         asked.clear()
         policy = Policy(planner, estimate=lambda *_: np.array([9, 9, 9]))
-        controller = GlobalController(tiny_machine(), capacity, world := Still(), policy, place=higher)
+        controller = GlobalController(tiny_machine(), capacity, environment := Still(), policy, place=higher)
         controller.arrive(Job("a", fork("a")), 0)
-        world.soon(controller.admit)
+        environment.soon(controller.admit)
         assert asked == tried and [m.budget for m in controller.running] == budgets
 
 

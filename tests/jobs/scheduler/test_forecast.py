@@ -31,7 +31,7 @@ def test_a_forecast_moves_with_the_company_and_keeps_its_corrections() -> None:
     known.correct([20, 4, 30], beta=0.5)  # 15, 2, 30
     assert known.beside(0).tolist() == [15, 2, 30]
     assert known.beside(2).tolist() == [30, 2, 60]  # what was predicted to take no time is not scaled
-    known.settle(2)
+    known.set_neighbours(2)
     known.correct([30, 2, 80], beta=0.5)
     assert known.beside(2).tolist() == [30, 2, 70] and known.beside(0).tolist() == [15, 2, 35]
 
@@ -40,7 +40,7 @@ def test_a_forecast_moves_with_the_company_and_keeps_its_corrections() -> None:
 def test_company_that_comes_and_goes_leaves_no_trace(duration: list[int], others: list[int]) -> None:
     known = Forecast(job(*duration), roofline(tiny_machine(), slowdown=1))
     for k in others:
-        known.settle(k)
+        known.set_neighbours(k)
     assert known.beside(0).tolist() == duration
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from gpumem import Machine, Placement, best_fit
-from gpumem.jobs.waterwave import Together, partition, pipeline, together
+from gpumem.jobs.waterwave import CoSchedule, co_schedule, partition, pipeline
 from tests.jobs.waterwave.models import model
 
 MACHINE = Machine.named("v100")
@@ -22,12 +22,12 @@ CASES = {
 
 
 @cache
-def case(name: str) -> tuple[tuple[str, ...], Together, Placement]:
+def case(name: str) -> tuple[tuple[str, ...], CoSchedule, Placement]:
     """The jobs of a case, all of them as one trace, and a placement."""
     jobs, split, part, turns, wrap = CASES[name]
     parts = [partition(model(job).trace, MACHINE, split) for job in jobs]
     loose = pipeline(parts, turns=turns, wrap=wrap)
     least = sum(p.rest for p in parts) + max(p.peak - p.rest for p in parts)
     limit = least + int(part * (int(loose.bound().max()) - least))
-    both = together(pipeline(parts, limit, turns=turns, wrap=wrap), MACHINE)
+    both = co_schedule(pipeline(parts, limit, turns=turns, wrap=wrap), MACHINE)
     return jobs, both, best_fit(both.trace)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from gpumem import Machine, check
-from gpumem.jobs.waterwave import Partition, Pipeline, Together, partition, pipeline
+from gpumem.jobs.waterwave import CoSchedule, Partition, Pipeline, partition, pipeline
 from gpumem.jobs.waterwave.algorithm1 import Row
 from gpumem.trace import Ops, Trace
 from tests.strategies import nets, steps
@@ -33,7 +33,7 @@ def made(jobs: Sequence[Shape], sizes: Sequence[int] | None = None) -> list[Part
     return found
 
 
-def checked(jobs: Sequence[Trace], found: Together, limit: int | None = None) -> None:
+def checked(jobs: Sequence[Trace], found: CoSchedule, limit: int | None = None) -> None:
     """All that an oracle knows of jobs together."""
     check.together(jobs, found.trace, found.job, found.turn, found.op, found.lag, found.slot)
     check.budget(found.trace, int(found.pipeline.bound().max()))
@@ -69,7 +69,7 @@ def wrong(av: Row, dv: Row, jobs: Sequence[Shape]) -> str:
     return ""
 
 
-def judged(traces: Sequence[Trace], both: Together, limit: int | None = None) -> None:
+def judged(traces: Sequence[Trace], both: CoSchedule, limit: int | None = None) -> None:
     check.together(traces, both.trace, both.job, both.turn, both.op, both.lag, both.slot)
     if limit is not None:
         check.budget(both.trace, limit)

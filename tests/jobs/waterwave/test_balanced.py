@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from gpumem import Machine, bundled, simulate
 from gpumem.base.errors import Infeasible
-from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, partition, pipeline, takes, together
+from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, co_schedule, partition, pipeline, takes
 from gpumem.trace import Trace
 from tests.jobs.waterwave.jobs_together import checked, made
 from tests.strategies import nets, steps
@@ -72,14 +72,14 @@ def test_no_round_is_cheaper(given_: tuple[list[Trace], list[Partition], int], s
     found = balanced(parts, MACHINE, limit, slowdown=slowdown, sync_ns=sync)
     best = cheapest(parts, limit, slowdown, sync)
     assert takes(found, slowdown=slowdown, sync_ns=sync) == pytest.approx(best, rel=1e-9)
-    checked(jobs, together(found, MACHINE), limit)
+    checked(jobs, co_schedule(found, MACHINE), limit)
 
 
 @given(small())
 @settings(max_examples=15)
 def test_by_the_clock_a_round_takes_what_it_should(given_: tuple[list[Trace], list[Partition], int]):
     found = balanced(given_[1], MACHINE, given_[2])
-    line = simulate(together(found, MACHINE).trace, MACHINE)
+    line = simulate(co_schedule(found, MACHINE).trace, MACHINE)
     if line.cycle == 1:
         assert line.makespan == takes(found)
 
@@ -97,7 +97,7 @@ def whole(names: Sequence[str], factor: float) -> tuple[list[Trace], list[Partit
 def test_never_worse_than_any_split(names: Sequence[str], factor: float):
     jobs, parts, limit = whole(names, factor)
     found = balanced(parts, MACHINE, limit)
-    checked(jobs, together(found, MACHINE), limit)
+    checked(jobs, co_schedule(found, MACHINE), limit)
     for k in (2, 3, 5, 8, 13, 21, 34):
         split = max(part.peak - part.rest for part in parts) // k
         other: Pipeline = pipeline([partition(job, MACHINE, split) for job in jobs], limit)
@@ -123,7 +123,7 @@ def test_a_sync_that_costs_makes_fewer_slots():
 def test_one_job_and_what_is_refused():
     jobs, parts, _ = whole(("vgg16",), 1.0)
     alone = balanced(parts, MACHINE, parts[0].peak)
-    checked(jobs, together(alone, MACHINE), parts[0].peak)
+    checked(jobs, co_schedule(alone, MACHINE), parts[0].peak)
     assert takes(alone) == parts[0].ns.sum()
     with pytest.raises(Infeasible):
         balanced(parts * 2, MACHINE, parts[0].peak)
@@ -146,6 +146,6 @@ def test_two_jobs_of_5000_ops_are_planned_in_two_seconds():
     warm = [atoms(job, MACHINE, 4) for job in jobs]
     balanced(warm, MACHINE, limit)
     began = perf_counter()
-    both = together(balanced([atoms(job, MACHINE) for job in jobs], MACHINE, limit), MACHINE)
+    both = co_schedule(balanced([atoms(job, MACHINE) for job in jobs], MACHINE, limit), MACHINE)
     assert perf_counter() - began < 2
     assert both.pipeline.bound().max() <= limit

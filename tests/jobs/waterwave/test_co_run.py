@@ -26,7 +26,7 @@ from gpumem.execute import (
     run,
     scaled,
 )
-from gpumem.jobs.waterwave import Pipeline, partition, pipeline, run_together, together
+from gpumem.jobs.waterwave import Pipeline, co_schedule, partition, pipeline, run_together
 from gpumem.kernels import reference
 from gpumem.trace import SYNC, Buffers, Op, Ops, Trace
 from tests.jobs.waterwave.cases import CASES, MACHINE, case
@@ -109,7 +109,7 @@ def test_two_recorded_traces_together():
         generic, state = GenericOp(trace), initial(trace, seed=1)
         run(trace, placement, Emulator(in_issue_order), generic, ROUNDS, state=state)
         want.append((state, generic.seen))
-    both = together(pipeline([partition(trace, MACHINE, trace.peak_live_bytes // 8) for trace in traces]), MACHINE)
+    both = co_schedule(pipeline([partition(trace, MACHINE, trace.peak_load // 8) for trace in traces]), MACHINE)
     trace, placement = scaled(both.trace, best_fit(both.trace, alignment=unit))
     both = replace(both, trace=trace)
     for seed in range(2):
@@ -139,7 +139,7 @@ def begun_later(found: Pipeline, by: int) -> Pipeline:
 def test_random_jobs_together_read_what_they_read_alone(given_: tuple, seed: int, rounds: int):
     jobs, found, _ = given_
     found = begun_later(found, seed % found.period)
-    both = together(found, MACHINE)
+    both = co_schedule(found, MACHINE)
     generic = [GenericOp(trace) for trace in jobs]
     states = [initial(trace, seed=1) for trace in jobs]
     try:
@@ -194,7 +194,7 @@ def wrapped() -> Trace:
 
 def test_a_value_that_is_carried_over_a_boundary_within_the_round_is_refused():
     parts = [partition(wrapped(), MACHINE, 8), partition(model("sgd").trace, MACHINE, 2000)]
-    flat = together(pipeline(parts, turns=[1, 0], wrap=False), MACHINE)
+    flat = co_schedule(pipeline(parts, turns=[1, 0], wrap=False), MACHINE)
     generic = GenericOp(wrapped())
     state = initial(wrapped(), seed=1)
     want = {of: value.copy() for of, value in state.items()}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gpumem import Placement, best_fit, bundled, check, simulate
-from gpumem.jobs.waterwave import Pipeline, partition, pipeline, together
+from gpumem.jobs.waterwave import Pipeline, co_schedule, partition, pipeline
 from gpumem.trace import Buffers, Csr, Ops, Trace
 from tests.conftest import objects
 from tests.jobs.waterwave.jobs_together import MACHINE, checked, made, sets
@@ -21,13 +21,13 @@ def test_jobs_together_are_what_they_are_alone(
     given_: tuple[list[Trace], Pipeline, int | None], pace: float, hosts: int
 ):
     jobs, found, limit = given_
-    checked(jobs, together(found, MACHINE, pace=pace, hosts=hosts), limit)
+    checked(jobs, co_schedule(found, MACHINE, pace=pace, hosts=hosts), limit)
 
 
 @given(sets())
 @settings(max_examples=10)
 def test_by_the_clock_slots_follow_one_another(given_: tuple[list[Trace], Pipeline, int | None]):
-    both = together(given_[1], MACHINE)
+    both = co_schedule(given_[1], MACHINE)
     start, end = check.naive_clock(both.trace, MACHINE.durations(both.trace))
     for k in range(1, 3):
         for slot in range(1, both.pipeline.period):
@@ -48,12 +48,12 @@ def test_what_crosses_the_boundary_of_a_job_goes_from_turn_to_turn():
     other = Trace(Buffers.make([16], [0], [3]), Ops.make([[], [0], [0]], [[0], [], []], duration=[2] * 3))
     for turns in ([0, 1], [0, 1, 0], [0, 0, 1, 0]):
         found = pipeline([partition(trace, MACHINE, 4) for trace in (job, other)], turns=turns)
-        checked([job, other], together(found, MACHINE))
+        checked([job, other], co_schedule(found, MACHINE))
 
 
 def test_what_gives_memory_back_comes_first_at_one_instant():
     found = pipeline(made([(4, 2), (4, 2)]), overlap=0)
-    both = together(found, MACHINE)
+    both = co_schedule(found, MACHINE)
     paired = [slot for slot, pair in enumerate(zip(*found.rows())) if None not in pair]
     assert paired
     for slot in paired:
@@ -65,7 +65,7 @@ def test_what_gives_memory_back_comes_first_at_one_instant():
 def test_pace_says_who_is_issued_first():
     part = partition(bundled("vgg16"), MACHINE, 100 * 2**20)
     found = pipeline([part, part])
-    fast, slow = (together(found, MACHINE, pace=pace) for pace in (10.0, 0.1))
+    fast, slow = (co_schedule(found, MACHINE, pace=pace) for pace in (10.0, 0.1))
     behind = [
         np.flatnonzero((both.trace.ops.stream == 1) & (both.turn >= 0) & (both.slot == 1)) for both in (fast, slow)
     ]
@@ -74,7 +74,7 @@ def test_pace_says_who_is_issued_first():
 
 def test_the_oracle_sees_what_is_wrong_together():
     jobs = [bundled("vgg16"), bundled("resnet18")]
-    both = together(pipeline([partition(job, MACHINE, 80 * 2**20) for job in jobs], 750 * 2**20), MACHINE)
+    both = co_schedule(pipeline([partition(job, MACHINE, 80 * 2**20) for job in jobs], 750 * 2**20), MACHINE)
     checked(jobs, both, 750 * 2**20)
     trace, ops = both.trace, both.trace.ops
     columns = {name: getattr(both, name) for name in ("trace", "job", "turn", "op", "lag", "slot")}
@@ -112,7 +112,7 @@ def test_the_oracle_sees_what_is_wrong_together():
 
 def test_the_oracle_sees_a_round_that_does_not_wait_for_the_one_before():
     job = bundled("vgg16")
-    both = together(pipeline([partition(job, MACHINE, 100 * 2**20)] * 2), MACHINE)
+    both = co_schedule(pipeline([partition(job, MACHINE, 100 * 2**20)] * 2), MACHINE)
     checked([job, job], both)
     ops = both.trace.ops
     free = replace(ops, reads=without(ops.reads, [name == "wait" and k < 4 for k, name in enumerate(ops.name)]))
@@ -135,25 +135,25 @@ def test_a_split_below_the_largest_op_makes_groups_of_single_ops():
     parts = partition(trace, MACHINE, 1)
     checked(
         [trace, trace],
-        together(pipeline([parts, parts], int(1.3 * trace.peak_live_bytes)), MACHINE),
-        int(1.3 * trace.peak_live_bytes),
+        co_schedule(pipeline([parts, parts], int(1.3 * trace.peak_load)), MACHINE),
+        int(1.3 * trace.peak_load),
     )
 
 
 def test_hosts_and_streams():
     part = partition(bundled("vgg16"), MACHINE, 50 * 2**20)
-    both = together(pipeline([part, part]), MACHINE, hosts=2)
+    both = co_schedule(pipeline([part, part]), MACHINE, hosts=2)
     assert (both.trace.ops.host == both.trace.ops.stream).all() and len(both.trace.ops.hosts) == 2
     for wrong_, told in (({"hosts": 3}, "hosts: 3"), ({"pace": 0.0}, "pace: 0.0")):
         with pytest.raises(ValueError, match=told):
-            together(both.pipeline, MACHINE, **wrong_)
+            co_schedule(both.pipeline, MACHINE, **wrong_)
 
 
 def test_placed_jobs_do_not_meet():
     """An offline placement of the trace of all needs no allocator: memory goes from job to job."""
     trace = bundled("vgg16")
     part = partition(trace, MACHINE, 60 * 2**20)
-    both = together(pipeline([part, part], int(1.4 * trace.peak_live_bytes)), MACHINE).trace
+    both = co_schedule(pipeline([part, part], int(1.4 * trace.peak_load)), MACHINE).trace
     placed: Placement = best_fit(both)
     check.placement(both, placed)
-    assert placed.height < 1.6 * trace.peak_live_bytes
+    assert placed.height < 1.6 * trace.peak_load

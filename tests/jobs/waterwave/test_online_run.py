@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from gpumem import Placement, best_fit, check
 from gpumem.base.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, carried, in_issue_order, initial, run
-from gpumem.jobs.waterwave import Together, in_pool, online_run, pipeline, run_online, together, two_ends
+from gpumem.jobs.waterwave import CoSchedule, co_schedule, in_pool, online_run, pipeline, run_online, two_ends
 from gpumem.kernels import reference
 from gpumem.pool import MultiStream, stacked
 from gpumem.pool.allocators.protocol import Allocator
@@ -34,27 +34,27 @@ class Careless(MultiStream):
         return super().allocate(size, stream=stream)
 
 
-def capacity(both: Together) -> int:
+def capacity(both: CoSchedule) -> int:
     """Enough for threads that come in any order, and chunks of 256 bytes; best fit takes what is untouched last."""
     return 4 * int(both.pipeline.bound().max())
 
 
-def served(both: Together, kind: type[MultiStream] = MultiStream) -> MultiStream:
+def served(both: CoSchedule, kind: type[MultiStream] = MultiStream) -> MultiStream:
     return kind(capacity=capacity(both), allow_growth=False)
 
 
-def from_two_ends(name: str) -> tuple[tuple[str, ...], Together, Placement]:
+def from_two_ends(name: str) -> tuple[tuple[str, ...], CoSchedule, Placement]:
     """A case whose pipeline counts addresses."""
     jobs, both, _ = case(name)
     line = both.pipeline
     stacks = [stacked(part.trace) for part in line.parts]
     tall = pipeline([*map(in_pool, line.parts, stacks)], turns=[turn.job for turn in line.turns])
-    again = together(tall, MACHINE)
+    again = co_schedule(tall, MACHINE)
     return jobs, again, two_ends(again, stacks)
 
 
 def wrong(
-    jobs: tuple[str, ...], both: Together, memory: Allocator | Placement, emulator: Emulator, rounds: int = ROUNDS
+    jobs: tuple[str, ...], both: CoSchedule, memory: Allocator | Placement, emulator: Emulator, rounds: int = ROUNDS
 ) -> list[str]:
     """Which jobs end with other bytes than alone."""
     states = [model(job).state() for job in jobs]
@@ -103,7 +103,7 @@ def test_models_from_two_ends_end_with_the_bytes_of_each_alone(name: str):
 @settings(max_examples=15)
 def test_random_jobs_that_ask_for_memory_read_what_they_read_alone(given_: tuple, seed: int, rounds: int):
     jobs, line, _ = given_
-    both = together(line, MACHINE)
+    both = co_schedule(line, MACHINE)
     generic, states = [GenericOp(trace) for trace in jobs], [initial(trace, seed=1) for trace in jobs]
     room = 512 * len(both.trace.buffers)
     pool = MultiStream(capacity=room, allow_growth=False)
@@ -119,7 +119,7 @@ def test_random_jobs_that_ask_for_memory_read_what_they_read_alone(given_: tuple
 # What holds it together
 
 
-def often_wrong(jobs: tuple[str, ...], both: Together, memory: Callable[[], Allocator | Placement]) -> int:
+def often_wrong(jobs: tuple[str, ...], both: CoSchedule, memory: Callable[[], Allocator | Placement]) -> int:
     """In how many of 20 orders bytes are wrong, or an index that is poison."""
     found = 0
     for seed in range(20):
@@ -132,7 +132,7 @@ def often_wrong(jobs: tuple[str, ...], both: Together, memory: Callable[[], Allo
 
 
 def test_without_the_order_between_slots_bytes_are_wrong(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(online_run._HandedOver, "_in_order", lambda self: None)
+    monkeypatch.setattr(online_run._Enqueuer, "_in_order", lambda self: None)
     jobs, both, _ = case("tight")
     assert often_wrong(jobs, both, lambda: served(both)) > 10
 

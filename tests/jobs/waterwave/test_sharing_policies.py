@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from gpumem import bundled, check, io, simulate
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.jobs.waterwave import WAYS, halves, round_ns, searched, temporal, together, waterwave, waterwave_s
+from gpumem.jobs.waterwave import WAYS, co_schedule, halves, round_ns, searched, temporal, waterwave, waterwave_s
 from gpumem.simulator.sharing import share
 from gpumem.trace import Trace
 from tests.conftest import Cli, shared
@@ -20,7 +20,7 @@ from tests.strategies import nets, steps
 @given(st.lists(st.one_of(nets(), steps(streams=1)), min_size=1, max_size=3), st.data())
 def test_ways_keep_jobs_and_the_limit(traces: list[Trace], data: st.DataObject):
     name = data.draw(st.sampled_from(sorted(WAYS)))
-    limit = data.draw(st.integers(1, 1 + 2 * sum(trace.peak_live_bytes for trace in traces)))
+    limit = data.draw(st.integers(1, 1 + 2 * sum(trace.peak_load for trace in traces)))
     try:
         found = WAYS[name](traces, MACHINE, limit)
     except (Infeasible, NotReached) as error:
@@ -29,29 +29,29 @@ def test_ways_keep_jobs_and_the_limit(traces: list[Trace], data: st.DataObject):
         if isinstance(error, Infeasible):
             WAYS[name](traces, MACHINE, least)
         return
-    judged(traces, together(found, MACHINE), limit)
+    judged(traces, co_schedule(found, MACHINE), limit)
     assert name == "waterwave-s" or found.bound().max() <= limit
 
 
 def test_temporal_sharing_takes_the_time_of_all_and_the_memory_of_one():
     traces = [bundled("vgg16"), bundled("resnet18")]
-    both = together(temporal(traces, MACHINE), MACHINE)
+    both = co_schedule(temporal(traces, MACHINE), MACHINE)
     alone = [simulate(trace, MACHINE).makespan for trace in traces]
     assert simulate(both.trace, MACHINE).makespan == sum(alone)
     parts = both.pipeline.parts
-    assert both.trace.peak_live_bytes == max(part.peak - part.rest for part in parts) + sum(part.rest for part in parts)
+    assert both.trace.peak_load == max(part.peak - part.rest for part in parts) + sum(part.rest for part in parts)
 
 
 def test_node_groups_hold_less_than_halves_and_take_less_than_turns():
     """Where kernels disturb each other little, what runs side by side is gained."""
     traces = [bundled("vgg16")] * 2
-    halves = together(waterwave_s(traces, MACHINE), MACHINE).trace.peak_live_bytes
-    limit = int(1.3 * bundled("vgg16").peak_live_bytes)
+    halves = co_schedule(waterwave_s(traces, MACHINE), MACHINE).trace.peak_load
+    limit = int(1.3 * bundled("vgg16").peak_load)
     assert limit < halves
     with pytest.raises(NotReached, match="node groups get lower"):
         waterwave_s(traces, MACHINE, limit)
-    both, turns = (together(way(traces, MACHINE, limit), MACHINE).trace for way in (waterwave, temporal))
-    assert both.peak_live_bytes <= limit
+    both, turns = (co_schedule(way(traces, MACHINE, limit), MACHINE).trace for way in (waterwave, temporal))
+    assert both.peak_load <= limit
     for slowdown, most in ((0.0, 0.95), (0.5, 0.98), (1.0, 1.0)):
         ns = [simulate(share(trace, MACHINE, slowdown), MACHINE).makespan for trace in (both, turns)]
         assert ns[0] <= most * ns[1]
@@ -66,8 +66,8 @@ def test_the_split_that_is_told_is_taken():
 def test_halves_are_the_better_of_two():
     """At the peak, or where the first gradient begins."""
     for name in ("vgg16", "resnet18", "mlp3"):
-        both = [together(one, MACHINE).trace.peak_live_bytes for one in halves([bundled(name)] * 2, MACHINE)]
-        assert together(waterwave_s([bundled(name)] * 2, MACHINE), MACHINE).trace.peak_live_bytes == min(both)
+        both = [co_schedule(one, MACHINE).trace.peak_load for one in halves([bundled(name)] * 2, MACHINE)]
+        assert co_schedule(waterwave_s([bundled(name)] * 2, MACHINE), MACHINE).trace.peak_load == min(both)
 
 
 @pytest.mark.jit
@@ -77,7 +77,7 @@ def test_searched_groups_are_never_slower():
         both = [way(traces, MACHINE, limit * 2**20, slowdown=slowdown) for way in (waterwave, searched)]
         slow, fast = (round_ns(one, MACHINE, slowdown=slowdown) for one in both)
         assert fast <= slow
-        judged(traces, together(both[1], MACHINE), limit * 2**20)
+        judged(traces, co_schedule(both[1], MACHINE), limit * 2**20)
         assert slowdown or fast < 0.95 * slow
 
 
@@ -157,6 +157,6 @@ def test_two_of_each_recorded_job(path: Path):
     trace = io.read(path)
     part = temporal([trace], MACHINE).parts[0]
     limit = int(1.1 * (part.peak + part.rest))
-    both = together(waterwave([trace] * 2, MACHINE, limit), MACHINE)
+    both = co_schedule(waterwave([trace] * 2, MACHINE, limit), MACHINE)
     judged([trace] * 2, both, limit)
     assert simulate(share(both.trace, MACHINE, 1.0), MACHINE).makespan <= 2.01 * simulate(trace, MACHINE).makespan

@@ -10,7 +10,7 @@ from benchmarks.papers.waterwave import sharing_and_swapping as both
 from benchmarks.papers.waterwave.throughput import side_by_side
 from gpumem import Machine, best_fit, bundled, check, simulate
 from gpumem.execute import Emulator, run
-from gpumem.jobs.waterwave import Pipeline, Together, atoms, balanced, partition, pipeline, temporal, together
+from gpumem.jobs.waterwave import CoSchedule, Pipeline, atoms, balanced, co_schedule, partition, pipeline, temporal
 from gpumem.kernels import reference
 from gpumem.simulator.sharing import share
 from gpumem.swap import PLANNERS, Plan
@@ -24,16 +24,16 @@ OPTIONS = {"search": {"effort": 0.002}, "autoswap": {"threshold": 1}}
 
 
 @cache
-def beside() -> Together:
+def beside() -> CoSchedule:
     """Two small models, no round reaching into the next."""
-    return together(pipeline([partition(model(name).trace, MACHINE, 2000) for name in NAMES], wrap=False), MACHINE)
+    return co_schedule(pipeline([partition(model(name).trace, MACHINE, 2000) for name in NAMES], wrap=False), MACHINE)
 
 
 @cache
 def planned(planner: str) -> tuple[Plan, int]:
     """A plan, and its limit."""
     trace = beside().trace
-    limit = trace.peak_live_bytes * 3 // 4
+    limit = trace.peak_load * 3 // 4
     return PLANNERS[planner](trace, MACHINE, limit, **OPTIONS.get(planner, {})), limit
 
 
@@ -64,8 +64,8 @@ def test_swapped_together_they_end_with_the_bytes_of_each_alone(planner: str):
 def test_the_search_knows_sync_ops():
     """Its plans with stalls took the ops that compute for all ops of the trace."""
     job = bundled("vgg16")
-    trace = together(side_by_side([job] * 2, MACHINE), MACHINE).trace
-    limit = int(0.9 * job.peak_live_bytes)
+    trace = co_schedule(side_by_side([job] * 2, MACHINE), MACHINE).trace
+    limit = int(0.9 * job.peak_load)
     swapped = PLANNERS["search"](trace, MACHINE, limit, effort=0.001).apply(trace)
     check.budget(swapped, limit)
     check.data_flow(trace, swapped)
@@ -84,5 +84,5 @@ def test_what_is_shared_is_measured_by_the_clock():
             assert row[key] is None or 0 < row[key] <= 2 / 1.5 + 1e-6
     assert rows[1]["balanced"] is None
     turns = lines([job, job])[0]
-    assert both.round_within(turns, MACHINE, 0.5, job.peak_live_bytes // 100) is None
-    assert both.round_within(turns, MACHINE, 0.5, 2 * job.peak_live_bytes) == 2 * simulate(job, MACHINE).makespan
+    assert both.round_within(turns, MACHINE, 0.5, job.peak_load // 100) is None
+    assert both.round_within(turns, MACHINE, 0.5, 2 * job.peak_load) == 2 * simulate(job, MACHINE).makespan

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import Machine, best_fit, bundled, check
-from gpumem.jobs.waterwave import Partition, Pipeline, in_pool, partition, pipeline, together, two_ends
+from gpumem.jobs.waterwave import Partition, Pipeline, co_schedule, in_pool, partition, pipeline, two_ends
 from gpumem.pool import stacked
 from gpumem.simulator.hazards import hazards
 from gpumem.trace import SYNC, Placement, Trace
@@ -51,7 +51,7 @@ def lines(draw: st.DrawFn) -> Pipeline:
 
 @given(lines())
 def test_a_round_from_two_ends_is_valid_in_any_order_within_a_slot(line: Pipeline):
-    both = together(line, MACHINE)
+    both = co_schedule(line, MACHINE)
     try:
         placed = two_ends(both, stacks(line))
     except ValueError as error:
@@ -59,7 +59,7 @@ def test_a_round_from_two_ends_is_valid_in_any_order_within_a_slot(line: Pipelin
         return
     assert placed.height == line.bound().max()
     for pace in PACES:
-        check.placement(together(line, MACHINE, pace=pace).trace, placed)
+        check.placement(co_schedule(line, MACHINE, pace=pace).trace, placed)
 
 
 @given(st.one_of(nets(), steps(streams=1)), st.integers(1, 150))
@@ -84,7 +84,7 @@ def test_no_stream_waits_for_another_but_between_slots():
     part = vgg()
     stack = stacked(part.trace)
     line = pipeline([in_pool(part, stack)] * 2, 600 * 2**20)
-    both = together(line, MACHINE)
+    both = co_schedule(line, MACHINE)
     own = both.trace.ops.role != SYNC
 
     def waits(placed: Placement) -> int:
@@ -99,10 +99,10 @@ def test_no_stream_waits_for_another_but_between_slots():
 def test_a_limit_on_addresses_is_kept_and_one_on_bytes_is_not():
     part, limit = vgg(), 600 * 2**20
     stack = stacked(part.trace)
-    both = together(pipeline([in_pool(part, stack)] * 2, limit), MACHINE)
+    both = co_schedule(pipeline([in_pool(part, stack)] * 2, limit), MACHINE)
     assert two_ends(both, [stack] * 2, limit).height == limit
     check.placement(both.trace, two_ends(both, [stack] * 2, limit + 100))
-    by_bytes = together(pipeline([part] * 2, limit), MACHINE)
+    by_bytes = co_schedule(pipeline([part] * 2, limit), MACHINE)
     with pytest.raises(
         ValueError, match=r"capacity: 600.00 MiB is below the .* MiB that the round takes from two ends"
     ):
@@ -112,7 +112,7 @@ def test_a_limit_on_addresses_is_kept_and_one_on_bytes_is_not():
 def test_what_does_not_belong_is_refused():
     part = vgg()
     stack = stacked(part.trace)
-    both = together(pipeline([in_pool(part, stack)] * 2), MACHINE)
+    both = co_schedule(pipeline([in_pool(part, stack)] * 2), MACHINE)
     with pytest.raises(ValueError, match="placements: there are 1, one for each of 2 jobs would do"):
         two_ends(both, [stack])
     with pytest.raises(ValueError, match=r"placements: alignments \[8, 256\] differ"):
@@ -125,7 +125,7 @@ def test_three_turns_that_meet_are_refused():
     part = in_pool(vgg(), stacked(vgg().trace))
     line = pipeline([part] * 3, wrap=True)
     meeting = replace(line, turns=tuple(replace(turn, slot=line.turns[0].slot) for turn in line.turns))
-    both = replace(together(line, MACHINE), pipeline=meeting)
+    both = replace(co_schedule(line, MACHINE), pipeline=meeting)
     with pytest.raises(ValueError, match=r"turns [01] and 2 meet, and others leave them one end: two are too few"):
         two_ends(both, [stacked(part.trace)] * 3)
 
@@ -140,7 +140,7 @@ def test_more_than_two_jobs_need_a_tight_limit_and_an_odd_number_flat_rounds(
     stack = stacked(vgg().trace)
     part = in_pool(vgg(), stack)
     limit = int(loose * (jobs * part.rest + part.peak - part.rest))
-    both = together(pipeline([part] * jobs, limit, wrap=wrap), MACHINE)
+    both = co_schedule(pipeline([part] * jobs, limit, wrap=wrap), MACHINE)
     if fits:
         check.placement(both.trace, two_ends(both, [stack] * jobs, limit))
         return

@@ -13,7 +13,7 @@ def rules_of(rng: np.random.Generator, nodes: Nodes) -> Rules:
     flag = lambda share: bool(rng.random() < share)  # noqa: E731
     return Rules(
         copies=flag(0.8),
-        reruns=flag(0.8),
+        recompute=flag(0.8),
         since=int(rng.integers(len(nodes))) if flag(0.2) else 0,
         by=by if flag(0.2) else None,
         plain=flag(0.4),

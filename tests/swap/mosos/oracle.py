@@ -35,7 +35,14 @@ def random_nodes(rng: np.random.Generator, n: int, *, shape: str = "any") -> Nod
         out_ns, in_ns = ([number(4) for _ in range(n)] for _ in range(2))
         again, moves = ([bool(x) for x in rng.random(n) < share] for share in (0.3, 0.85))
     return Nodes.make(
-        implementations, deps, [1 + x for x in size], held=held, again=again, moves=moves, out_ns=out_ns, in_ns=in_ns
+        implementations,
+        deps,
+        [1 + x for x in size],
+        held=held,
+        recomputable=again,
+        offloadable=moves,
+        out_ns=out_ns,
+        in_ns=in_ns,
     )
 
 
@@ -48,7 +55,7 @@ class World:
         self.users = [[k for k in range(self.n) if j in self.deps[k]] for j in range(self.n)]
         self.size, self.held = nodes.size.tolist(), nodes.held.tolist()
         self.out_ns, self.in_ns = nodes.out_ns.tolist(), nodes.in_ns.tolist()
-        self.again, self.moves = nodes.again.tolist(), nodes.moves.tolist()
+        self.again, self.moves = nodes.recomputable.tolist(), nodes.offloadable.tolist()
         self.by = nodes.implementations
         self.shortest = [min(x.time for x in row) for row in self.by]
 
@@ -78,7 +85,7 @@ def replay(nodes: Nodes, schedule: Schedule, *, duplex: bool = True, plain: bool
     leaving, landing = dict[int, int](), dict[int, int]()
     memory, time = [], 0
     for t in range(world.n):
-        assert device == set(np.flatnonzero(schedule.there[t]).tolist()), f"stage {t}"
+        assert device == set(np.flatnonzero(schedule.resident[t]).tolist()), f"stage {t}"
         for _, j in (copy for copy in schedule.out if copy[0] == t):
             assert j in device and j not in host and j not in leaving and world.moves[j], f"out of {j} in stage {t}"
             leaving[j] = world.end(t, world.out_ns[j])
@@ -86,7 +93,7 @@ def replay(nodes: Nodes, schedule: Schedule, *, duplex: bool = True, plain: bool
             assert j in host and j not in landing, f"back of {j} in stage {t}"
             landing[j] = world.end(t, world.in_ns[j])
         assert max(len(leaving), len(landing)) <= 1 and (duplex or len(leaving) + len(landing) <= 1), f"stage {t}"
-        after = set(np.flatnonzero(schedule.there[t + 1]).tolist()) if t + 1 < world.n else set[int]()
+        after = set(np.flatnonzero(schedule.resident[t + 1]).tolist()) if t + 1 < world.n else set[int]()
         began, order = set(device), [j for j, _ in runs[t]]
         assert order == sorted(set(order)) and order[-1] == t, f"stage {t}"
         for place, (k, v) in enumerate(runs[t]):
@@ -187,7 +194,9 @@ class Search:
         """Each choice of reruns and of what stays, with its time, or its memory."""
         w = self.world
         may = [
-            j for j in range(t) if w.again[j] and j not in state.device and self.rules.reruns and t >= self.rules.since
+            j
+            for j in range(t)
+            if w.again[j] and j not in state.device and self.rules.recompute and t >= self.rules.since
         ]
         for reruns in subsets(may):
             runs = [*sorted(reruns), t]
@@ -274,7 +283,7 @@ def obeys(nodes: Nodes, schedule: Schedule, rules: Rules) -> None:
     world, n = World(nodes), len(nodes)
     runs = list(zip(schedule.stage.tolist(), schedule.node.tolist(), schedule.by.tolist()))
     again = [(t, j) for t, j, _ in runs if t > j]
-    assert all(t >= rules.since and rules.reruns for t, _ in again)
+    assert all(t >= rules.since and rules.recompute for t, _ in again)
     assert rules.copies or not schedule.out + schedule.back
     assert max(Counter(j for _, j in schedule.out).values(), default=0) <= 1
     if rules.by is not None:
@@ -283,7 +292,7 @@ def obeys(nodes: Nodes, schedule: Schedule, rules: Rules) -> None:
         where = {(t, j) for t, j, _ in runs}
         for j in range(n):
             rows = [
-                (bool(schedule.there[t, j]), (t, j) in where, (t, j) in schedule.out, (t, j) in schedule.back)
+                (bool(schedule.resident[t, j]), (t, j) in where, (t, j) in schedule.out, (t, j) in schedule.back)
                 for t in range(n)
             ]
             uses = [j, *world.users[j]]

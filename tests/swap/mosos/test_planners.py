@@ -69,7 +69,7 @@ def test_limits_that_cannot_be_met_and_options_that_are_none() -> None:
     with pytest.raises(NotReached, match="a planner that may wait for copies may get lower"):
         mosos(lasting, slow, 80, kind="checkmate", algorithms=ways)
     with pytest.raises(
-        NotReached, match="no plan got lower, that is the load of the step as it is: no schedule of 5 nodes"
+        NotReached, match="no plan got lower, that is the peak of the step as it is: no schedule of 5 nodes"
     ):
         mosos(lasting, slow, 80, kind="checkmate", algorithms=ways)
     with pytest.raises(ValueError, match=r"gap: 1 is not in \[0, 1\)"):
@@ -112,7 +112,7 @@ def test_an_interrupt_tells_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_back_in_time_beside_a_full_op_waits() -> None:
     ops = Ops.make([[], [0], [1], [2], [0, 3]], [[0], [1], [2], [3], []], duration=[50] * 5, name=["load"] * 5)
     trace = Trace(Buffers.make([40, 30, 50, 40, 10], [0, 1, 2, 3, 4], [5, 3, 4, 5, 5]), ops)
-    assert crowded(trace, 90, room=0.97).tolist() == [0] and not crowded(trace, 93, room=0.97).size
+    assert crowded(trace, 90, share=0.97).tolist() == [0] and not crowded(trace, 93, share=0.97).size
     proof = solve_mosos(trace, CARD, 90, kind="str", algorithms={})
     (swap,) = proof.plan.decisions
     assert isinstance(swap, Swap) and swap.buffer == 0 and proof.makespan > 250
@@ -130,7 +130,7 @@ def coarse() -> Trace:
 def test_checkmate_takes_finer_nodes_where_coarse_ones_have_no_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = coarse()
     work = import_module("gpumem.swap.mosos.work")  # `gpumem.swap.mosos` is the planner as well
-    monkeypatch.setattr(work, "MOST", 4)
+    monkeypatch.setattr(work, "MOST_NODES", 4)
     monkeypatch.setattr(work, "FINER", ())
     with pytest.raises(NotReached, match="no schedule of 4 nodes"):
         solve_mosos(trace, CARD, 240, kind="checkmate", algorithms={}, seconds=60)

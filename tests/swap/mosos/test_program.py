@@ -38,8 +38,8 @@ class Net:
             [self.reads.get(j, []) for j in every],
             [self.size.get(j, 0) for j in every],
             held=[self.high.get(j, 0) for j in every],
-            again=[j in self.again for j in every],
-            moves=[j in self.moves for j in every],
+            recomputable=[j in self.again for j in every],
+            offloadable=[j in self.moves for j in every],
             out_ns=[self.out_ns.get(j, 10) for j in every],
             in_ns=[self.in_ns.get(j, 10) for j in every],
         )
@@ -70,7 +70,7 @@ CASES: dict[str, tuple[Net, int, Rules, float]] = {
     "run again": (VALLEY, 20, Rules(copies=False), 60),
     "run again in time": (VALLEY, 20, Rules(copies=False, since=4), 60),
     "run again too late": (VALLEY, 20, Rules(copies=False, since=5), inf),
-    "neither": (VALLEY, 20, Rules(copies=False, reruns=False), inf),
+    "neither": (VALLEY, 20, Rules(copies=False, recompute=False), inf),
     "copied twice": (TWO_VALLEYS, 20, Rules(), 90),
     "there until copied": (SLOW_OUT, 20, Rules(), inf),
     "one copy out at a time": (TWO_OUT, 20, Rules(), inf),
@@ -119,6 +119,6 @@ def test_the_solver_does_not_presolve_the_optimum_away() -> None:
     row = [[Implementation("", time, room)] for time, room in ((6, 3), (5, 2), (4, 3), (5, 3), (1, 0))]
     again, out_ns = [True, True, False, True, True], [1, 0, 1, 3, 2]
     nodes = Nodes.make(
-        row, [[], [0], [0, 1], [0, 1], [3]], [6, 2, 4, 7, 7], held=[0, 0, 0, 0, 7], again=again, out_ns=out_ns
+        row, [[], [0], [0, 1], [0, 1], [3]], [6, 2, 4, 7, 7], held=[0, 0, 0, 0, 7], recomputable=again, out_ns=out_ns
     )
     assert solve(nodes, 22).value == least_value(nodes, 22, Rules(), MOVED) == 21

@@ -54,7 +54,7 @@ def test_a_real_net_in_place_holds_no_more_than_its_schedule() -> None:
     trace, card = workspaces.add(bundled("vgg16")), Machine.named("p40")
     net = Stages.of(trace, card, most=24)
     in_place = [j for j in net.outputs.idx.tolist() if len(set(trace.ops.writes.rows()[trace.ops.writes.idx == j])) > 1]
-    assert len(net.nodes) <= 24 and len(in_place) >= 4 <= net.nodes.again.sum()
+    assert len(net.nodes) <= 24 and len(in_place) >= 4 <= net.nodes.recomputable.sum()
     for part in (95, 85):
         found = rounded(net.nodes, trace.peak_live_bytes * part // 100, Rules(plain=True))
         assert found.schedule is not None

@@ -23,7 +23,7 @@ def case(seed: int, n: int, **rules: bool) -> tuple[Nodes, Rules, int]:
 
 def check(seed: int, n: int) -> str:
     """Compare with all schedules without reruns."""
-    nodes, rules, limit = case(seed, n, reruns=False)
+    nodes, rules, limit = case(seed, n, recompute=False)
     found, best = solve(nodes, limit, rules), waits.best(nodes, limit, MOVED, rules.duplex)
     if best == inf:
         assert found.status == "infeasible"
@@ -57,7 +57,7 @@ def check_reruns(seed: int, n: int) -> None:
     for less in (
         Rules(plain=True, duplex=rules.duplex),
         Rules(plain=True, copies=False),
-        case(seed, n, reruns=False)[1],
+        case(seed, n, recompute=False)[1],
     ):
         assert found.value <= solve(nodes, limit, less).value + 1e-3
 
@@ -76,7 +76,7 @@ def test_waiting_is_never_worse_at_length(seed: int) -> None:
 def test_a_copy_that_nothing_hides_is_waited_for() -> None:
     """Node 3 reads what node 0 made: 40 bytes that take longer than any stage, and are in the way of node 2."""
     nodes = Nodes.make(
-        [[Implementation("", 10)]] * 4, [[], [], [1], [0, 2]], [40, 30, 60, 10], again=False, out_ns=25, in_ns=15
+        [[Implementation("", 10)]] * 4, [[], [], [1], [0, 2]], [40, 30, 60, 10], recomputable=False, out_ns=25, in_ns=15
     )
     assert solve(nodes, 120, Rules(plain=True)).schedule is None
     found = solve(nodes, 120, Rules(plain=True, waits=True)).schedule

@@ -56,7 +56,7 @@ def choices(nodes: Nodes) -> Iterator[list[Away]]:
     """All ways to have outputs away, each copied out once at most, before it is first away."""
     n = len(nodes)
     users = [[k for k in range(n) if j in nodes.deps[k].tolist()] for j in range(n)]
-    gaps = [(j, a, b) for j in range(n) if nodes.moves[j] for a, b in pairwise([j, *users[j]])]
+    gaps = [(j, a, b) for j in range(n) if nodes.offloadable[j] for a, b in pairwise([j, *users[j]])]
     ways: list[list[Away | None]] = [
         [None, *(Away(j, a, b, due, x, False) for due in range(a, b - 1) for x in range(due + 2, b + 1))]
         for j, a, b in gaps
@@ -103,9 +103,9 @@ def check(nodes: Nodes, schedule: Schedule, *, duplex: bool) -> None:
     away = []
     for x, j in schedule.back:
         a, b = next((a, b) for a, b in pairwise([j, *users[j]]) if a < x <= b)
-        gone = [t for t in range(a + 1, b) if not schedule.there[t, j]]
+        gone = [t for t in range(a + 1, b) if not schedule.resident[t, j]]
         copied = [t for t, k in schedule.out if k == j and t == a + 1]
-        assert gone and gone == list(range(gone[0], b)) and gone[0] <= x and schedule.there[b, j]
+        assert gone and gone == list(range(gone[0], b)) and gone[0] <= x and schedule.resident[b, j]
         away.append(Away(j, a, b, gone[0] - 1, x, bool(copied)))
     assert all(min((x.a for x in away if x.j == j), default=n) == t - 1 for t, j in schedule.out)
     assert {x.j for x in away} == {j for _, j in schedule.out}
@@ -118,18 +118,18 @@ def check(nodes: Nodes, schedule: Schedule, *, duplex: bool) -> None:
     at = 0
     for t in range(n):
         order = [row for row in runs if row[0] == t]
-        device = {j for j in range(n) if schedule.there[t, j]}
+        device = {j for j in range(n) if schedule.resident[t, j]}
         stay = device | {j for j in range(n) if coming[t, j]}
         for place, (_, k, v) in enumerate(order):
             later = {j for row in order[place:] for j in nodes.deps[row[1]].tolist()}
             assert set(nodes.deps[k].tolist()) <= device
             if k == t:
                 tail = {
-                    j for j in stay if max(users[j], default=j) < t and (t + 1 == n or not schedule.there[t + 1, j])
+                    j for j in stay if max(users[j], default=j) < t and (t + 1 == n or not schedule.resident[t + 1, j])
                 }
                 stay -= tail
             device.add(k)
-            held = stay | {j for j in device if j in later or j == k or (t + 1 < n and schedule.there[t + 1, j])}
+            held = stay | {j for j in device if j in later or j == k or (t + 1 < n and schedule.resident[t + 1, j])}
             size = sum(int(nodes.size[j]) for j in held)
             assert int(nodes.held[t]) + size + nodes.implementations[k][v].workspace <= schedule.memory[at]
             at += 1

@@ -55,7 +55,7 @@ class Running:
             self.backend.iteration(list)
             self.began += 1
         program = self.program
-        after = [self.tokens[y] for y in self.todo.after[op] if y in self.tokens]
+        after = [self.tokens[copy] for copy in self.todo.after[op] if copy in self.tokens]
         if self.kernel is not None:
             after.append(self.kernel)
         with self._named(op, "could not be started"):
@@ -71,13 +71,13 @@ class Running:
         return time.perf_counter_ns() - began if span.start == UNKNOWN else span.end - span.start
 
     def ended(self, op: int, token: Token) -> None:
-        """Note the end of an op: of a kernel not sooner, or copies would wait for one they have nothing to do with."""
+        """Note the end of a kernel: noted sooner, copies would wait for one they do not depend on."""
         if self.todo.part[op] < 0:
             self.kernel = token
 
     @contextmanager
     def _named(self, op: int, what: str) -> Iterator[None]:
-        """Say which op of which job failed."""
+        """Add to an error which op of which job failed."""
         try:
             yield
         except Exception as error:
@@ -92,7 +92,7 @@ class Running:
 def prepared(
     executor: Executor, backend: Backend, launch: Launch | None, values: Mapping[int, NDArray[Any]]
 ) -> Running:
-    """Lay a job out under its plan, and write its values; what fails leaves nothing behind."""
+    """Lay a job out under its plan, and write its values; a failure closes the backend."""
     todo = executor.todo
     assert todo.placement is not None
     whole = _recorded(executor.job.trace, todo.trace)
@@ -104,11 +104,11 @@ def prepared(
         program.write({of: value for of, value in values.items() if of in over})
         backend.begin(program.works, executor.job.iterations - executor.iteration)
         failed.pop_all()
-    return Running(executor.job.name, backend, launch, program, todo, executor.iteration)
+    return Running(executor.job.name, backend, launch, program, todo=todo, first=executor.iteration)
 
 
 def _recorded(job: Trace, todo: Trace) -> Trace:
-    """The rewritten trace with the recorded file's ids again."""
+    """The rewritten trace with the recorded file's ids."""
 
     def composed(of: I64, first: I64) -> I64:
         return np.where(of >= 0, first[of], UNKNOWN)

@@ -1,4 +1,4 @@
-"""Under the simulated clock: what all jobs share, the copy engines and the multiprocessors; and a job's own host."""
+"""Simulated hardware: the copy engines and multiprocessors that all jobs share, and each job's own host threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpumem.trace import Trace
 class Links:
     """The copy engines (the swap executor): one each way, or one for both; first come, first served.
 
-    A transfer comes when it is ready. Of those that come at one instant the job's place decides, then issue order.
+    A transfer arrives when it is ready. Of those that arrive at one instant the job's place decides, then issue order.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -35,21 +35,21 @@ class Links:
 
     def add(self, now: int, executor: Executor, transfer: Transfer) -> None:
         """Queue a transfer that is ready."""
-        t = transfer
+        transfer_ = transfer
         self.count += 1
-        item = (now, executor.place, t.iteration, t.op, self.count, executor, t)
-        heapq.heappush(self.queues[self._engine(t)], item)
+        item = (now, executor.place, transfer_.iteration, transfer_.op, self.count, executor, transfer_)
+        heapq.heappush(self.queues[self._engine(transfer_)], item)
 
     def start(self) -> Iterable[tuple[Executor, Transfer, int]]:
-        """Let idle engines take up what is first in their queues; tell how many ns that takes."""
-        for k, queue in enumerate(self.queues):
-            if queue and not self.busy[k]:
-                self.busy[k] = True
+        """Let idle engines take up what is first in their queues; yield how many ns that takes."""
+        for engine, queue in enumerate(self.queues):
+            if queue and not self.busy[engine]:
+                self.busy[engine] = True
                 *_, executor, transfer = heapq.heappop(queue)
                 yield executor, transfer, self.copy_ns(transfer.into, transfer.size)
 
     def done(self, transfer: Transfer) -> None:
-        """A transfer has ended."""
+        """Free the engine of a transfer that has ended."""
         self.busy[self._engine(transfer)] = False
 
     def _copy_ns(self, into: bool, size: int) -> int:
@@ -58,7 +58,7 @@ class Links:
 
 @dataclass(slots=True, eq=False)
 class Kernel:
-    """The kernel of an op that runs: what is left, when it started, when it will end as things are (-1: not known)."""
+    """A running kernel: work left, its start, and its end if no other starts or ends before (-1: not known), ns."""
 
     executor: Executor
     op: int
@@ -86,17 +86,17 @@ class Kernels:
             self.since = now
 
     def start(self, now: int, executor: Executor, op: int, ns: int) -> None:
-        """The kernel of an op starts, which takes `ns` alone."""
+        """Start the kernel of an op, which takes `ns` alone."""
         self._progress(now)
         self.running[executor.place] = Kernel(executor, op, ns * self.unit, now)
 
     def done(self, now: int, kernel: Kernel) -> None:
-        """A kernel has ended."""
+        """Remove a kernel that has ended."""
         self._progress(now)
         del self.running[kernel.executor.place]
 
     def changed(self) -> Iterable[Kernel]:
-        """Look when each kernel ends as things are; return those for which that is news."""
+        """Recompute when each kernel ends; yield those whose end has changed."""
         rate = self.rate[len(self.running)]
         for kernel in self.running.values():
             end = self.since - (-kernel.left // rate)
@@ -106,7 +106,7 @@ class Kernels:
 
 
 class JobHost:
-    """The host threads of one job, which begin when it is launched: they hand over its kernels (`simulator`)."""
+    """The host threads of one job, which begin when it is launched and enqueue its kernels (`simulator`)."""
 
     def __init__(self, machine: Machine, trace: Trace, now: int) -> None:
         self.machine, self.last = machine, now
@@ -114,17 +114,17 @@ class JobHost:
         self.follow(trace)
 
     def follow(self, trace: Trace) -> None:
-        """Hand over the ops of the job's trace as rewritten by a new plan; its last one blocks."""
+        """Enqueue the ops of the job's trace as rewritten by a new plan; the last one blocks."""
         columns = Hosts.make(trace, self.machine, True)
         self.cost, self.host, self.blocks = columns.cost.tolist(), trace.ops.host.tolist(), columns.blocks.tolist()
 
-    def hand_over(self, op: int) -> int:
-        """Return when the next op to run is handed over."""
+    def enqueue(self, op: int) -> int:
+        """Enqueue the next op to run; return when that is done, ns."""
         host = self.host[op]
         self.last = self.clock[host] = max(self.clock[host] + self.cost[op], self.last)
         return self.last
 
     def ended(self, op: int, now: int) -> None:
-        """Its host goes on, if it has waited for the op."""
+        """Let the host continue, if it has waited for the op."""
         if self.blocks[op]:
             self.clock[self.host[op]] = now

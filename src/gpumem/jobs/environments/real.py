@@ -36,16 +36,16 @@ def run_jobs(
     ----------
     jobs, machine, capacity, policy
         As for `simulate_jobs`; ns count from the start of the run. The machine says how many copy engines there are,
-        and what planners believe.
+        and what planners assume.
     backend : callable
         Returns a new backend; called once for each job that is launched. Several threads submit to it, one at a time,
-        and wait. One that replays whole iterations (CUDA graphs) does not do.
+        and wait. One that replays whole iterations (CUDA graphs) cannot be used.
     launch : callable
         Returns the launch of a job, as for `execute.prepare`.
     place : callable
         A pool planner, such as `best_fit`. A job's budget is the height of its placement.
     state : mapping of str to dict of int to array, optional
-        By job, recorded buffer -> value, as for `execute.run`: where it starts from, and after the run where it got to.
+        By job, recorded buffer -> value, as for `execute.run`: at the start, and after the run at the end.
     enter : callable, optional
         What each thread calls first, for CUDA `lambda: cuda.core.Device().set_current()`.
 
@@ -59,8 +59,8 @@ def run_jobs(
     ValueError
         As `simulate_jobs`.
     ExecutionError
-        An op failed; its job is in a note. All threads end, all memory is given back, and `state` has what jobs that
-        were gone have left in it. So with whatever else fails in one of the threads.
+        An op failed; its job is in a note. All threads end, all memory is freed, and `state` has the values of jobs
+        that had left. The same holds for any other error in one of the threads.
 
     Examples
     --------
@@ -78,5 +78,5 @@ def run_jobs(
     ----------
     Zhang et al., TENSILE, section 3.2.
     """
-    world = Threads(machine, backend, launch, state or {}, enter)
-    return run_session(jobs, GlobalController(machine, capacity, world, policy, place=place), world)
+    environment = Threads(machine, backend, launch, state=state or {}, enter=enter)
+    return run_session(jobs, GlobalController(machine, capacity, environment, policy, place=place), environment)

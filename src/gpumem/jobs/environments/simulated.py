@@ -1,4 +1,4 @@
-"""Jobs on one simulated GPU: a discrete-event clock under the executors, and what comes out of a run."""
+"""Jobs on one simulated GPU: a discrete-event clock under the executors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import hosted
 from gpumem.simulator.uncertainty import Uncertainty
 
-# At one instant what ends comes first, then what is decided, freed, held and started.
+# Order of events at one instant: what ends, then what is decided, freed, held and started. So bytes that end and begin
+# at one instant never count twice, and `check.jobs` reads the log in this order.
 _ORDER = (
     ("end", "recomputed", "out_end", "in_end"),
     ("arrive", "wait", "refused", "replan", "launch", "adopt"),
@@ -55,14 +56,14 @@ def simulate_jobs(
     capacity : int
         Bytes of device memory.
     policy : Policy
-        Who plans for all of them, and when plans are made anew; by default TENSILE. What it has no `estimate` for is
+        Who plans for all of them, and when plans are made anew; by default TENSILE. Without an `estimate`, times are
         the machine's roofline, slowed down by `slowdown`.
     slowdown : float
         Of `k` kernels that run at once each progresses at the rate `1 / (1 + slowdown (k - 1))`: 0 if they do not
         disturb each other, 1 if they share the throughput.
     uncertainty : Uncertainty
-        How far kernels and copies are off what the machine says. Plans do not know: they count on estimates, which are
-        corrected from what is measured.
+        How far kernels and copies are off the machine's times. Plans do not know: they rely on estimates, which are
+        corrected by measurements.
 
     Returns
     -------
@@ -79,11 +80,11 @@ def simulate_jobs(
     About 20 us an event. No deadlock: the sum of the budgets never exceeds the capacity, so running jobs do not wait
     for each other's memory, and within a job memory is reserved in issue order (see `JobMemory`). A kernel waits for
     copies that were issued before it, and these for memory, for copies issued before them, and for a link that serves
-    whoever is ready. Planning runs beside: it takes no time here, and plans count from the next boundary on.
+    whoever is ready. Planning runs beside: it takes no time here, and plans are in force from the next boundary on.
 
-    Where the host is on (see `gpumem.simulator.simulate`), each job has host threads of its own, which hand over its
+    Where the host is on (see `gpumem.simulator.simulate`), each job has host threads of its own, which enqueue its
     kernels. Host time delays a kernel and is no part of it: it takes nothing from other jobs, and no copy waits for
-    it, as the swap executor hands over the copies of all jobs. No copy blocks, whatever a plan says.
+    it, as the swap executor enqueues the copies of all jobs. No copy blocks, whatever a plan says.
 
     Examples
     --------
@@ -103,10 +104,10 @@ def simulate_jobs(
 
 
 class _Clock:
-    """The world of the executors: time, copy engines, kernels.
+    """The simulated environment of the executors: time, copy engines, kernels.
 
-    At one instant there are rounds: what is due happens, then every executor that can go on does. When nobody can,
-    the copy engines take up what is ready by now.
+    At one instant there are rounds: what is due happens, then every executor that can go on does. When none can, the
+    copy engines start what is ready by now.
     """
 
     def __init__(self, jobs: Sequence[Job], machine: Machine, slowdown: float, uncertainty: Uncertainty) -> None:
@@ -119,11 +120,11 @@ class _Clock:
         self.actual = ActualTimes(jobs, machine, uncertainty)
         self.kernels = Kernels(slowdown, len(jobs))
         self.walks: dict[int, tuple[Executor, Walk]] = {}
-        self.hosts: dict[int, JobHost] = {}  # by place, of the jobs whose host is on
+        self.hosts: dict[int, JobHost] = {}  # by place, of the jobs whose host threads are simulated
         self.next: dict[int, int | None] = {}  # place of an executor that can go on -> what to send
 
     def at(self, ns: int, act: Callable[[], None]) -> None:
-        """Do something at a time."""
+        """Call `act` at a time, ns."""
         self.count += 1
         heapq.heappush(self.heap, (ns, self.count, act))
 
@@ -131,38 +132,38 @@ class _Clock:
         """Note an event."""
         self.round.append(event)
 
-    def handed_over(self, executor: Executor, op: int) -> int:
-        """At once, unless the job's host is on."""
+    def enqueue_time(self, executor: Executor, op: int) -> int:
+        """Now, unless the job's host threads are simulated."""
         host = self.hosts.get(executor.place)
-        return self.now if host is None else host.hand_over(op)
+        return self.now if host is None else host.enqueue(op)
 
     def copy(self, executor: Executor, transfer: Transfer) -> None:
         """Queue a copy that is ready."""
         self.links.add(self.now, executor, transfer)
 
     def resume(self, executor: Executor) -> None:
-        """Let an executor go on in this round or the next."""
+        """Continue an executor in this round or the next."""
         self.next[executor.place] = 0
 
     def launch(self, executor: Executor) -> None:
-        """Let a job begin."""
+        """Begin to walk a job."""
         if hosted(executor.job.trace, self.machine):
             self.hosts[executor.place] = JobHost(self.machine, executor.todo.trace, self.now)
         self.walks[executor.place] = executor, executor.walk()
         self.next[executor.place] = None
 
     def change(self, executor: Executor) -> tuple[()]:
-        """There are no bytes to move; the host hands over the ops of the new plan."""
+        """No bytes to move; the host enqueues the ops of the new plan."""
         if executor.place in self.hosts:
             self.hosts[executor.place].follow(executor.todo.trace)
         return ()
 
     def release(self, executor: Executor) -> tuple[()]:
-        """There are no bytes to give back."""
+        """No bytes to free."""
         return ()
 
     def soon(self, errand: Callable[[], Errand[None]]) -> None:
-        """Planning takes no time."""
+        """Run an errand at once: planning takes no time here."""
         running = errand()
         with suppress(StopIteration):
             work = next(running)
@@ -170,7 +171,7 @@ class _Clock:
                 work = running.send(work())
 
     def run(self, jobs: Sequence[Job], controller: GlobalController) -> list[Event]:
-        """Go from instant to instant until nothing is left to happen."""
+        """Go from instant to instant until no event is left."""
         controller.expect(jobs)
         while self.heap:
             self.now = self.heap[0][0]
@@ -186,7 +187,7 @@ class _Clock:
         self.round.clear()
 
     def _round(self, controller: GlobalController) -> bool:
-        """Do what is due now; return whether there was anything."""
+        """Do what is due now; return whether anything was."""
         due = bool(self.heap) and self.heap[0][0] == self.now
         while self.heap and self.heap[0][0] == self.now:
             heapq.heappop(self.heap)[2]()
@@ -200,7 +201,7 @@ class _Clock:
         return due or bool(able)
 
     def _step(self, place: int, value: int | None) -> None:
-        """Let one executor go on."""
+        """Continue the walk of one executor."""
         executor, walk = self.walks[place]
         try:
             what = next(walk) if value is None else walk.send(value)
@@ -214,7 +215,7 @@ class _Clock:
             self.kernels.start(self.now, executor, what, ns)
 
     def _kernel_done(self, kernel: Kernel, end: int) -> None:
-        """A kernel ends, unless its end has moved."""
+        """End a kernel, unless its end has moved."""
         if kernel.end == end:
             kernel.end = -1
             self.kernels.done(self.now, kernel)
@@ -224,7 +225,7 @@ class _Clock:
             self.next[place] = self.now - kernel.start
 
     def _start_copies(self) -> bool:
-        """Let the copy engines take up what is ready; return whether something did."""
+        """Start the copies that are ready on engines that are idle; return whether one was started."""
         started = list(self.links.start())
         for executor, transfer, ns in started:
             executor.began(transfer)

@@ -1,15 +1,15 @@
 """Jobs on real streams: the same executors and controller in one loop, which goes on with whatever has ended.
 
 One thread, the caller's, walks the executors, has copies become due and asks the controller: nothing is locked. What
-takes long runs in other threads, and what comes of it goes on in the loop::
+takes long runs in other threads, whose results return to the loop::
 
     loop       walk a  walk b   ..   walk a    alarm: a copy is due   ..   new plans   walk b  ..
     threads      [ kernel of a ]       [ kernel of a           ] [ copy of a ]
                          [ kernel of b             planning         ]
 
 A job has one kernel at a time, a copy engine one copy: its thread submits it, and waits for it; plans are made in one
-more. Each job has a backend of its own, on which its trace lies placed, made in the job's thread: a context of CUDA is
-a thread's, so what fails where nobody has entered is the same each time.
+more. Each job has a backend of its own, on which its trace lies placed, made in the job's thread: a CUDA context
+belongs to a thread, so without `enter` the failure is the same each time.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ from gpumem.jobs.scheduler.executor import TURN, WAIT, Errand, Executor, Plans, 
 from gpumem.jobs.scheduler.swaps import Transfer
 from gpumem.simulator.machine import Machine
 
-PLANNING, ENGINES = -1, (-2, -3)  # whose thread does something, beside those of jobs, by their places
+PLANNING, ENGINES = -1, (-2, -3)  # threads beside those of jobs, which go by the jobs' places
 State = Mapping[str, MutableMapping[int, NDArray[Any]]]
 T = TypeVar("T")
 
 
 class Threads:
-    """The world of the executors."""
+    """The environment of the executors on real streams."""
 
     def __init__(
         self,
         machine: Machine,
         backend: Callable[[], Backend],
         launch: Callable[[Job], Launch | None],
+        *,
         state: State,
         enter: Callable[[], object] | None,
     ) -> None:
@@ -59,26 +60,26 @@ class Threads:
         self.origin, self.now = time.perf_counter_ns(), 0
         self.count = 0
         self.alarms: list[tuple[int, int, Callable[[], None]]] = []
-        self.work: dict[int, SimpleQueue[Callable[[], Callable[[], None]] | None]] = {}  # what each thread does
-        self.next = SimpleQueue[Callable[[], None]]()  # what the loop goes on with
+        self.work: dict[int, SimpleQueue[Callable[[], Callable[[], None]] | None]] = {}  # queued work of each thread
+        self.next = SimpleQueue[Callable[[], None]]()  # continuations that the loop runs next
         self.copies: list[deque[tuple[Executor, Transfer]]] = [deque(), deque()]  # of each engine: the first one runs
-        self.errands: deque[Errand[None]] = deque()  # of the controller: the first one is under way
+        self.errands: deque[Errand[None]] = deque()  # of the controller: the first one runs
         self.running: dict[int, Running] = {}
         self.walks: dict[int, Walk] = {}
 
-    # the world that executors and the controller see
+    # The environment that executors and the controller see.
 
     def log(self, event: Event) -> None:
         """Note an event."""
         self.events.append(event)
 
     def at(self, ns: int, act: Callable[[], None]) -> None:
-        """Do something at a time."""
+        """Call `act` at a time, ns."""
         self.count += 1
         heapq.heappush(self.alarms, (ns, self.count, act))
 
-    def handed_over(self, executor: Executor, op: int) -> int:
-        """Now: the host is a real one, and takes what time it takes."""
+    def enqueue_time(self, executor: Executor, op: int) -> int:
+        """Now: the host is a real one, whose time passes by itself."""
         return self.now
 
     def copy(self, executor: Executor, transfer: Transfer) -> None:
@@ -93,13 +94,13 @@ class Threads:
         self.next.put(partial(self._step, executor, 0))
 
     def soon(self, errand: Callable[[], Errand[None]]) -> None:
-        """Run an errand behind those that are under way."""
+        """Run an errand behind those that have begun."""
         self.errands.append(errand())
         if len(self.errands) == 1:
             self.next.put(partial(self._go_on, None))
 
     def launch(self, executor: Executor) -> None:
-        """Lay a job out, then let it begin."""
+        """Lay a job out, then begin its walk."""
         job = executor.job
 
         def lay_out() -> None:
@@ -110,37 +111,37 @@ class Threads:
         self._aside(executor.place, lay_out, partial(self._step, executor))
 
     def change(self, executor: Executor) -> Iterator[int]:
-        """Read what crosses the boundary, lay the device out anew, write it back."""
-        at = executor.place
-        mine = self.running[at]
+        """Read the values that cross the boundary, lay the device out anew, write them back."""
+        place = executor.place
+        old = self.running[place]
 
         def anew() -> None:
-            values = mine.program.read()
-            del self.running[at]  # its backend is the new one's from here on
-            self.running[at] = prepared(executor, mine.backend, mine.launch, values)
+            values = old.program.read()
+            del self.running[place]  # its backend is the new one's from here on
+            self.running[place] = prepared(executor, old.backend, old.launch, values)
 
-        self._aside(at, anew, lambda _: self.resume(executor))
+        self._aside(place, anew, lambda _: self.resume(executor))
         yield WAIT
 
     def release(self, executor: Executor) -> Iterator[int]:
-        """Hand the state over, give the device's memory back."""
-        mine, state = self.running[executor.place], self.state.get(executor.job.name, {})
+        """Copy the job's values into its `state`, free its device memory."""
+        job, state = self.running[executor.place], self.state.get(executor.job.name, {})
 
         def over() -> None:
-            values = mine.program.read()
+            values = job.program.read()
             for of, array in state.items():
                 if of in values:
                     array.reshape(-1).view(np.uint8)[:] = values[of][: array.nbytes]
             del self.running[executor.place]
-            mine.backend.close()
+            job.backend.close()
 
         self._aside(executor.place, over, lambda _: self.resume(executor))
         yield WAIT
 
-    # the loop, and what takes long
+    # The loop, and what takes long.
 
     def run(self, jobs: Sequence[Job], controller: GlobalController) -> list[Event]:
-        """Go from end to end until all jobs are gone; what fails in a thread is raised here, when all have ended."""
+        """Run the loop until all jobs have left; an error in a thread is raised here, when all threads have ended."""
         self.work = {whose: SimpleQueue() for whose in (*range(len(jobs)), PLANNING, *ENGINES)}
         threads = [Thread(target=self._thread, args=[queue]) for queue in self.work.values()]
         with ExitStack() as left:
@@ -155,17 +156,17 @@ class Threads:
         return self.events
 
     def _close(self, threads: Sequence[Thread]) -> None:
-        """End all threads, give back what failures have left."""
+        """End all threads, close the backends that failures have left."""
         for queue in self.work.values():
             queue.put(None)
         for thread in threads:
             thread.join()
         with ExitStack() as left:
-            for mine in self.running.values():
-                left.callback(mine.backend.close)
+            for job in self.running.values():
+                left.callback(job.backend.close)
 
     def _following(self) -> Callable[[], None]:
-        """Wait for what comes next; what the loop does until it asks again happens at one instant."""
+        """Wait for the next continuation; what the loop does until the next call happens at one instant."""
         pause = (self.alarms[0][0] - self._tick()) / 1e9 if self.alarms else None
         try:
             act = self.next.get(timeout=pause) if pause is None or pause > 0 else heapq.heappop(self.alarms)[2]
@@ -179,11 +180,11 @@ class Threads:
         return self.now
 
     def _aside(self, whose: int, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Have a thread do something, and go on in the loop with what it returns."""
+        """Have a thread do `work`, and call `then` in the loop with its result."""
         self.work[whose].put(lambda: partial(then, work()))
 
     def _thread(self, queue: SimpleQueue[Callable[[], Callable[[], None]] | None]) -> None:
-        """Do what takes long, one thing after another; what fails is raised in the loop."""
+        """Do what takes long, one task after another; an error is raised in the loop."""
         try:
             if self.enter is not None:
                 self.enter()
@@ -196,7 +197,7 @@ class Threads:
         raise error
 
     def _step(self, executor: Executor, value: int | None) -> None:
-        """Walk on."""
+        """Continue the walk of an executor."""
         try:
             what = self.walks[executor.place].send(value)  # type: ignore[arg-type]
         except StopIteration:
@@ -207,34 +208,36 @@ class Threads:
             self._submit(executor.place, executor, what, partial(self._step, executor))
 
     def _submit(self, whose: int, executor: Executor, op: int, then: Callable[[int], None]) -> None:
-        """Run one op to its end; go on with its ns."""
-        mine = self.running[executor.place]
+        """Run one op to its end; continue with its ns."""
+        job = self.running[executor.place]
 
         def ended(ran: tuple[Token, int]) -> None:
             token, ns = ran
-            mine.ended(op, token)
+            job.ended(op, token)
             then(ns)
 
-        self._aside(whose, partial(mine.run, op, executor.iteration), ended)
+        self._aside(whose, partial(job.run, op, executor.iteration), ended)
 
     def _start_copy(self, engine: int) -> None:
-        """A copy engine takes up the first of its queue."""
+        """Start the first copy of an engine's queue."""
         executor, transfer = self.copies[engine][0]
         executor.began(transfer)
         if transfer.op >= 0:
             self._submit(ENGINES[engine], executor, transfer.op, lambda _: self._copied(engine))
-        else:  # a change of plan carries its values over by itself
+        else:  # `change` moves the values itself
             self._copied(engine)
 
     def _copied(self, engine: int) -> None:
         executor, transfer = self.copies[engine][0]
-        executor.swaps.ended(transfer)  # may queue others, which must not begin beside what is still the first
+        executor.swaps.ended(
+            transfer
+        )  # may enqueue others, which must not start beside this one: popped only afterwards
         self.copies[engine].popleft()
         if self.copies[engine]:
             self._start_copy(engine)
 
     def _go_on(self, plans: Plans | None) -> None:
-        """Let the first errand go on with what it has waited for."""
+        """Continue the first errand with the plans that it has waited for."""
         try:
             work = self.errands[0].send(plans)  # type: ignore[arg-type]
         except StopIteration:

@@ -41,15 +41,18 @@ class SwapWindows:
         """Return the windows of a job's plan, O(n + m) for n ops and the m of which copies are awaited."""
         role = np.array(todo.role)
         copies = np.flatnonzero((role == COPY_OUT) | (role == COPY_IN))
-        own = np.cumsum((role != COPY_OUT) & (role != COPY_IN) & (role != RECOMPUTE)).tolist()
+        ops_before = np.cumsum((role != COPY_OUT) & (role != COPY_IN) & (role != RECOMPUTE)).tolist()
         deadline = _deadlines(todo)
         after, before = np.zeros((2, len(copies)), np.int64)
-        for k, i in enumerate(copies.tolist()):
-            at = deadline.get(i, i)
-            after[k] = own[i] - 1 + trace.n  # of the turn before where no op of this one came earlier
-            before[k] = (own[at - 1] if at else 0) + trace.n * (2 if at <= i else 1)
+        for index, copy in enumerate(copies.tolist()):
+            until = deadline.get(copy, copy)
+            after[index] = (
+                ops_before[copy] - 1 + trace.n
+            )  # of the iteration before where no op of this one came earlier
+            before[index] = (ops_before[until - 1] if until else 0) + trace.n * (2 if until <= copy else 1)
         delay, ns = np.array(todo.delay, np.int64)[copies], np.array(todo.ns, np.int64)[copies]
-        return cls(trace, machine, after, before, delay, ns, (role[copies] == COPY_IN) & machine.duplex)
+        engine = (role[copies] == COPY_IN) & machine.duplex
+        return cls(trace, machine, after, before, delay=delay, ns=ns, engine=engine)
 
     def late(self, duration: F64) -> float:
         """Return how late the copies are if the job's ops take `duration`: ns added up, as a share of its iteration.
@@ -58,34 +61,42 @@ class SwapWindows:
         """
         times = Times.serial(self.trace, self.machine, np.rint(duration).astype(np.int64))
         due, until = times.end[self.after] + self.delay, times.start[self.before]
-        late = 0
+        total = 0
         for engine in (False, True):
-            mine = np.flatnonzero(self.engine == engine)
-            late += int(np.maximum(_queued(due[mine], self.ns[mine], times.period) - until[mine], 0).sum())
-        return late / max(times.period, 1)
+            on_engine = np.flatnonzero(self.engine == engine)
+            total += int(
+                np.maximum(_queued(due[on_engine], self.ns[on_engine], times.period) - until[on_engine], 0).sum()
+            )
+        return total / max(times.period, 1)
 
 
 def _queued(due: I64, ns: I64, period: int) -> I64:
-    """When copies end that one engine takes up as they come, where the turn before had the same."""
-    twice, took = np.concatenate([due, due + period]), np.concatenate([ns, ns])
-    order = np.argsort(twice, kind="stable")
-    ended = np.cumsum(took[order])
-    ended += np.maximum.accumulate(twice[order] - (ended - took[order]))
-    found = np.empty_like(twice)
-    found[order] = ended
-    return found[len(due) :] - period
+    """When copies end that one engine serves first come, first served, where the iteration before had the same."""
+    arrivals, ns_twice = np.concatenate([due, due + period]), np.concatenate([ns, ns])
+    order = np.argsort(arrivals, kind="stable")
+    ended = np.cumsum(ns_twice[order])
+    ended += np.maximum.accumulate(arrivals[order] - (ended - ns_twice[order]))
+    end_of = np.empty_like(arrivals)
+    end_of[order] = ended
+    return end_of[len(due) :] - period
 
 
 def _deadlines(todo: Instructions) -> dict[int, int]:
     """When each copy must have ended: a copy-in at its first access, a copy-out when its part ends."""
-    n = len(todo.role)
-    found: dict[int, int] = {}
-    for j, awaited in enumerate(todo.after):
-        for i in awaited:
-            if todo.role[i] == COPY_IN and i != j and (i not in found or (j - i) % n < (found[i] - i) % n):
-                found[i] = j
-    over = {part: i for i, parts in enumerate(todo.ends) for part in parts}
-    return found | {i: over[todo.part[i]] for i in range(n) if todo.role[i] == COPY_OUT and todo.part[i] in over}
+    count = len(todo.role)
+    deadlines: dict[int, int] = {}
+    for op, awaited in enumerate(todo.after):
+        for copy in awaited:
+            if (
+                todo.role[copy] == COPY_IN
+                and copy != op
+                and (copy not in deadlines or (op - copy) % count < (deadlines[copy] - copy) % count)
+            ):
+                deadlines[copy] = op
+    ends = {part: copy for copy, parts in enumerate(todo.ends) for part in parts}
+    return deadlines | {
+        copy: ends[todo.part[copy]] for copy in range(count) if todo.role[copy] == COPY_OUT and todo.part[copy] in ends
+    }
 
 
 @dataclass(slots=True, eq=False)
@@ -93,30 +104,32 @@ class Drift:
     """Whether one job's windows are so far off that a new plan pays.
 
     `limit`: how much later than `expected`, when its plan was made, its copies may be. It doubles whenever a new plan
-    has not made the job stand still less: noise alone makes copies late under any plan.
+    has not made the job stall less: noise alone makes copies late under any plan.
     """
 
     limit: float
     windows: SwapWindows | None = None
     expected: float = 0.0
-    stood: int = 0  # ns for copies and memory, so far
-    asked: tuple[Instructions, float] | None = None  # the plan that was to be changed, and how long the job stood still
+    stalled: int = 0  # ns for copies and memory, so far
+    asked: tuple[Instructions, float] | None = (
+        None  # the plan that was to be changed, and the share of time for which the job stalled
+    )
 
     def rely(self, windows: SwapWindows, duration: F64) -> None:
-        """The newest plan relies on these windows; how late its copies will be is no news."""
+        """Take the windows of the newest plan; the lateness that it has from the start does not count as drift."""
         self.windows, self.expected = windows, windows.late(duration)
 
     def accept(self, duration: F64) -> None:
-        """There is no better plan."""
+        """Take the lateness as it is: no better plan was found."""
         if self.windows is not None:
             self.expected = self.windows.late(duration)
 
-    def measure(self, todo: Instructions, duration: F64, stood: int, ns: int) -> bool:
+    def measure(self, todo: Instructions, duration: F64, stalled: int, ns: int) -> bool:
         """Take an iteration of `ns` under the plan `todo`; return whether a new plan is worth asking for.
 
-        `duration`: of the job's ops, as known now; `stood`: for how many ns the job has stood still so far.
+        `duration`: of the job's ops, as known now; `stalled`: for how many ns the job has stalled so far.
         """
-        share, self.stood = (stood - self.stood) / max(ns, 1), stood
+        share, self.stalled = (stalled - self.stalled) / max(ns, 1), stalled
         if self.asked is not None and self.asked[0] is not todo:
             if share >= self.asked[1]:
                 self.limit *= 2

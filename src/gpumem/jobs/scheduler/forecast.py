@@ -1,4 +1,4 @@
-"""How long the ops of a job will take beside a number of other jobs: predicted, then corrected by measurements."""
+"""How long the ops of a job will take beside other jobs: predicted, then corrected by measurements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def roofline(machine: Machine, slowdown: float = 0.0) -> Estimate:
 class Forecast:
     """The ns of each op of a job beside `others` other jobs, as far as known now.
 
-    When jobs come and go it is moved by what the estimate says of that; its corrections stay, as factors.
+    When jobs come and go it is scaled by the ratio of the estimates; its corrections stay, as factors.
     """
 
     def __init__(self, job: Job, estimate: Estimate) -> None:
@@ -55,8 +55,8 @@ class Forecast:
         known = was > 0
         return np.where(known, self.ns * will / np.where(known, was, 1), self.ns)
 
-    def settle(self, others: int) -> None:
-        """So many other jobs it will be from now on."""
+    def set_neighbours(self, others: int) -> None:
+        """Set how many other jobs run from now on."""
         self.ns, self.others = self._moved(others), others
 
     def correct(self, measured: Sequence[int], beta: float) -> None:
@@ -106,6 +106,6 @@ def ewma(estimate: ArrayLike, measured: ArrayLike, beta: float, *, as_printed: b
     if old.shape != new.shape:
         raise ValueError(f"ewma: estimates of the shape {old.shape}, measurements of the shape {new.shape}")
     new = old if as_printed else new
-    # rounding must not leave the interval: equal values stay what they are
+    # Rounding must not leave the interval: equal values stay what they are.
     mixed: F64 = np.clip(beta * old + (1 - beta) * new, np.minimum(old, new), np.maximum(old, new))
     return mixed

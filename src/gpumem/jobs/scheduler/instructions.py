@@ -1,4 +1,4 @@
-"""What an executor walks: a plan carried out on a job's trace, op by op, with a delay for every copy.
+"""What an executor walks: a plan applied to a job's trace, op by op, with a delay for every copy.
 
 Each decision of a plan inserts copies; TENSILE's scheduler says how long after the end of the op before it each of
 them starts (the *delta time* of section 3.2)::
@@ -29,13 +29,13 @@ Rows = tuple[tuple[int, ...], ...]
 class Instructions(Shown):
     """One iteration under a plan, `n` ops in issue order.
 
-    `trace` is the rewritten one; its `of` count in the job's own trace. `budget`: device bytes that it takes, the load
-    in issue order or, where it is placed, the height. By op: `role`, `ns`, `op` (in
-    the job's own trace, -1 for a copy), `delay` (ns), `part` (the device part that a copy reads or writes, else -1),
-    `makes` (parts that are reserved when it is issued), `after` (copies that must have ended, the last of each that
-    was issued before), `settles` (a copy-out that the end of the iteration waits for). `ends[i]`: parts that nobody
-    needs once the walk is at op `i`; `ends[n]` at its end. By part: `buffer` (in the job's own trace), `size`.
-    `device` (buffer -> part) and `host` (buffers): where the values lie that cross the boundary.
+    `trace` is the rewritten one; its `of` count in the job's own trace. `budget`: device bytes that it takes, the peak
+    live bytes in issue order or, where it is placed, the height. By op: `role`, `ns`, `op` (in the job's own trace, -1
+    for a copy), `delay` (ns), `part` (the device part that a copy reads or writes, else -1), `makes` (parts that are
+    reserved when it is issued), `after` (copies that must have ended, the last of each that was issued before),
+    `awaited_at_end` (a copy-out that the end of the iteration waits for). `ends[i]`: parts whose lifetime has ended
+    once the walk is at op `i`; `ends[n]` at its end. By part: `buffer` (in the job's own trace), `size`. `device`
+    (buffer -> part) and `host` (buffers): where the values lie that cross the boundary.
     """
 
     plan: Plan
@@ -50,7 +50,7 @@ class Instructions(Shown):
     part: tuple[int, ...]
     makes: Rows
     after: Rows
-    settles: tuple[bool, ...]
+    awaited_at_end: tuple[bool, ...]
     ends: Rows
     buffer: tuple[int, ...]
     size: tuple[int, ...]
@@ -66,7 +66,7 @@ def instructions(
     delays: Sequence[tuple[int, int]] = (),
     place: Place | None = None,
 ) -> Instructions:
-    """Carry out a plan and say op by op what is to be done.
+    """Apply a plan and list op by op what is to be done.
 
     Parameters
     ----------
@@ -106,40 +106,45 @@ def instructions(
     >>> todo.op, todo.delay, todo.after, todo.budget
     ((0, -1, 1, -1, 2), (0, 7, 0, 1, 0), ((1,), (1, 3), (), (1, 3), (3,)), 9)
     """
-    mine = replace(  # so that `of` counts in this trace, whatever file it was read from
+    renumbered = replace(  # so that `of` counts in this trace, whatever file it was read from
         trace,
         buffers=replace(trace.buffers, of=np.arange(len(trace.buffers))),
         ops=replace(trace.ops, of=np.arange(trace.n)),
     )
-    done = plan.carried(mine)
-    new = done.trace
-    b, ops, n = new.buffers, new.ops, new.n
-    over = np.flatnonzero(new.crossing)
-    placement = place(new) if place is not None else None
+    carried = plan.carried(renumbered)
+    rewritten = carried.trace
+    buffers, ops, count = rewritten.buffers, rewritten.ops, rewritten.n
+    crossing = np.flatnonzero(rewritten.crossing)
+    placement = place(rewritten) if place is not None else None
     copies = np.flatnonzero(ops.copies)
-    part = np.full(n, -1, np.int64)
-    for i in copies.tolist():
-        part[i] = (ops.reads if ops.role[i] == COPY_OUT else ops.writes)[i][0]
-    passing = np.flatnonzero(~b.host & ~new.eternal)
+    part_of = np.full(count, -1, np.int64)
+    for op in copies.tolist():
+        part_of[op] = (ops.reads if ops.role[op] == COPY_OUT else ops.writes)[op][0]
+    passing = np.flatnonzero(~buffers.host & ~rewritten.eternal)
+    crossing_device = [part for part in crossing.tolist() if not buffers.host[part]]
+    crossing_host = [part for part in crossing.tolist() if buffers.host[part]]
     return Instructions(
         plan,
         tuple(delays),
-        new,
+        rewritten,
         placement,
-        placement.height if placement is not None else new.peak_live_bytes,
-        tuple(ops.role.tolist()),
-        tuple(machine.durations(new).tolist()),
-        tuple(ops.of.tolist()),
-        _delays(plan, done, delays),
-        tuple(part.tolist()),
-        _rows(b.start[passing], passing, n),
-        _after(new, copies.tolist(), placement),
-        tuple(bool(ops.role[i] == COPY_OUT and i + 1 + (b.end[p] - 1 - i) % n <= n) for i, p in enumerate(part)),
-        _rows((b.end[passing] - 1) % n + 1, passing, n + 1),
-        tuple(b.of.tolist()),
-        tuple(b.size.tolist()),
-        {int(b.of[p]): p for p in over.tolist() if not b.host[p]},
-        frozenset(int(b.of[p]) for p in over.tolist() if b.host[p] and not trace.buffers.host[b.of[p]]),
+        budget=placement.height if placement is not None else rewritten.peak_load,
+        role=tuple(ops.role.tolist()),
+        ns=tuple(machine.durations(rewritten).tolist()),
+        op=tuple(ops.of.tolist()),
+        delay=_delays(plan, carried, delays),
+        part=tuple(part_of.tolist()),
+        makes=_rows(buffers.start[passing], passing, count),
+        after=_after(rewritten, copies.tolist(), placement),
+        awaited_at_end=tuple(
+            bool(ops.role[op] == COPY_OUT and op + 1 + (buffers.end[part] - 1 - op) % count <= count)
+            for op, part in enumerate(part_of)
+        ),
+        ends=_rows((buffers.end[passing] - 1) % count + 1, passing, count + 1),
+        buffer=tuple(buffers.of.tolist()),
+        size=tuple(buffers.size.tolist()),
+        device={int(buffers.of[part]): part for part in crossing_device},
+        host=frozenset(int(buffers.of[part]) for part in crossing_host if not trace.buffers.host[buffers.of[part]]),
     )
 
 
@@ -148,45 +153,51 @@ def _rows(row: I64, values: I64, count: int) -> Rows:
     return tuple(map(tuple, Csr.grouped(row, values, count).tolist()))
 
 
-def _delays(plan: Plan, done: Carried, delays: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+def _delays(plan: Plan, carried: Carried, delays: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     """The delay of each op of the rewritten trace: a decision's copies get its delays."""
     if delays and len(delays) != len(plan.decisions):
         raise ValueError(f"delays: {len(delays)} pairs for {len(plan.decisions)} decisions")
-    found = [0] * done.trace.n
-    for d, (out, into), leaves, back in zip(plan.decisions, delays, done.out.tolist(), done.back.tolist()):
+    delay = [0] * carried.trace.n
+    for decision, (out, into), copy_out, copy_in in zip(
+        plan.decisions, delays, carried.out.tolist(), carried.back.tolist()
+    ):
         if min(out, into) < 0:
-            raise ValueError(f"{d}: a delay of {min(out, into)} ns is below 0")
-        if isinstance(d, Swap):
-            found[back] = int(into)
-            if leaves >= 0:
-                found[leaves] = int(out)
-    return tuple(found)
+            raise ValueError(f"{decision}: a delay of {min(out, into)} ns is below 0")
+        if isinstance(decision, Swap):
+            delay[copy_in] = int(into)
+            if copy_out >= 0:
+                delay[copy_out] = int(out)
+    return tuple(delay)
 
 
 def _after(trace: Trace, copies: Sequence[int], placement: Placement | None) -> Rows:
     """The copies that each op must find ended: of the last n ops those that touch the same bytes, one of them writing.
 
-    `hazards` would not do: what it leaves out follows from the order of each stream, and here copies go by due time.
+    `hazards` would not suffice: the edges that it omits follow from the order of each stream, and here copies go by due
+    time.
     """
     after: list[list[int]] = [[] for _ in range(trace.n)]
     touched = trace.accesses()
-    for i in copies:
-        for x, fills in ((int(trace.ops.reads[i][0]), False), (int(trace.ops.writes[i][0]), True)):
-            for y in _sharing(trace, x, placement):
-                row = slice(touched.op.ptr[y], touched.op.ptr[y + 1])
-                for j, write in zip(touched.op.idx[row].tolist(), touched.writes[row].tolist()):
-                    if (fills or write) and (not after[j] or after[j][-1] != i):
-                        after[j].append(i)
+    for copy in copies:
+        for buffer, is_filled in ((int(trace.ops.reads[copy][0]), False), (int(trace.ops.writes[copy][0]), True)):
+            for sharer in _sharing(trace, buffer, placement):
+                rows = slice(touched.op.ptr[sharer], touched.op.ptr[sharer + 1])
+                for op, writes in zip(touched.op.idx[rows].tolist(), touched.writes[rows].tolist()):
+                    if (is_filled or writes) and (not after[op] or after[op][-1] != copy):
+                        after[op].append(copy)
     return tuple(map(tuple, after))
 
 
-def _sharing(trace: Trace, x: int, placement: Placement | None) -> list[int]:
-    """Buffer `x`, and the device buffers that share bytes with it where they are placed."""
-    b = trace.buffers
-    if placement is None or b.host[x] or not b.size[x]:
-        return [x]
-    low = placement.offset
-    over: list[int] = np.flatnonzero(
-        ~b.host & (b.size > 0) & (low < low[x] + b.size[x]) & (low[x] < low + b.size)
+def _sharing(trace: Trace, buffer: int, placement: Placement | None) -> list[int]:
+    """Buffer `buffer`, and the device buffers that share bytes with it where they are placed."""
+    buffers = trace.buffers
+    if placement is None or buffers.host[buffer] or not buffers.size[buffer]:
+        return [buffer]
+    offset = placement.offset
+    sharing: list[int] = np.flatnonzero(
+        ~buffers.host
+        & (buffers.size > 0)
+        & (offset < offset[buffer] + buffers.size[buffer])
+        & (offset[buffer] < offset + buffers.size)
     ).tolist()
-    return over
+    return sharing

@@ -1,12 +1,12 @@
 """The device memory of one job: a counter against its budget, in issue order.
 
-Bytes are reserved first come, first served, in the order in which the walk issues its ops. They come back when the walk
+Bytes are reserved first come, first served, in the order in which the walk issues its ops. They are freed when the walk
 is past the part's lifetime *and* the last copy that uses it has ended::
 
     walk     [ a: makes p ]--[ copy out of p ]--[ p ends ]--------[ b: makes q ]
     link                       [    copy out of p    ]
     bytes    |==================== p ================|  |=========== q ========
-                                                        as soon as p is gone
+                                                        as soon as p is freed
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Say = Callable[[str, int], None]  # kind (hold or free), part
 
 @dataclass(slots=True, eq=False)
 class Resident:
-    """A part that lies on the device: copies that use it, and whether the walk is past its lifetime."""
+    """A part on the device: copies in flight that use it, and whether the walk is past its lifetime."""
 
     copies: int = 0
     over: bool = False
@@ -28,13 +28,13 @@ class Resident:
 
 @dataclass(slots=True, eq=False)
 class Latch:
-    """Does something when so many things have come: what whoever waits for several of them hands to each."""
+    """Calls `then` when `left` events have arrived: whoever waits for several of them registers it with each."""
 
     left: int
     then: Callable[[], None]
 
     def arrive(self) -> None:
-        """One thing less to wait for."""
+        """Count one event."""
         self.left -= 1
         if not self.left:
             self.then()
@@ -42,9 +42,9 @@ class Latch:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """Parts that one op needs, together; `at`: when all were there (-1: not yet), and what to call then.
+    """Parts that one op needs, together; `at`: ns at which all were reserved (-1: not yet), and what to call then.
 
-    `left`: parts that still wait for their last selves to be gone.
+    `left`: parts that wait until their copies of the iteration before are freed.
     """
 
     parts: Sequence[int]
@@ -55,7 +55,7 @@ class Request:
 
 
 class JobMemory:
-    """Counts what one job holds.
+    """Counts the bytes that one job holds.
 
     Parameters
     ----------
@@ -69,19 +69,19 @@ class JobMemory:
     Attributes
     ----------
     used, peak : int
-        Bytes reserved now, and at most since somebody has set it back.
+        Bytes reserved now, and at most since the peak was last reset.
     held : dict of int to Resident
-        The parts that are there.
+        The parts on the device.
     heirs : dict of int to Request
-        Whose turn a part is when its last self is gone: a copy may take longer than an iteration.
+        The request that takes a part over once it is freed: a copy may take longer than an iteration.
 
     Notes
     -----
     No deadlock. Let `i` be the first op in the queue and `j >= i` where the walk is. What is held was issued before
-    `i`; if it is not over at `j`, it is alive at `i`, so all of that and what `i` asks for is at most the load at `i`,
-    which fits the budget. The rest is over but for its copies out, and these wait for earlier copies only, never for
-    memory behind `i`. A part's last self is over as well when it is made anew. The capacity clock lets bytes serve only
-    ops issued after they were given back; here the first in the queue takes any.
+    `i`; if it is not over at `j`, it is alive at `i`, so all of that and what `i` asks for is at most the live bytes at
+    `i`, which fit the budget. The rest is over but for its copies out, and these wait for earlier copies only, never
+    for memory behind `i`. A part of the iteration before is over as well when it is produced anew. The byte-counting
+    simulation lets bytes serve only ops issued after they were freed; here the first in the queue takes any.
     """
 
     def __init__(self, budget: int, size: Sequence[int], say: Say) -> None:
@@ -92,8 +92,8 @@ class JobMemory:
         self.queue: deque[Request] = deque()
 
     def request(self, parts: Sequence[int], now: int) -> Request:
-        """Reserve the bytes of `parts` together, behind what was asked for before; no bytes do not queue."""
-        request = Request(parts, sum(self.size[p] for p in parts))
+        """Reserve the bytes of `parts` together, behind earlier requests; a request of no bytes does not queue."""
+        request = Request(parts, sum(self.size[part] for part in parts))
         if request.size and (self.queue or self.used + request.size > self.budget):
             self.queue.append(request)
         else:
@@ -122,18 +122,18 @@ class JobMemory:
         self.say("hold", part)
 
     def start(self, parts: Collection[int]) -> None:
-        """Hold what lies over the boundary, before anything else."""
-        self.used = self.peak = sum(self.size[p] for p in parts)
+        """Hold the parts that cross the boundary, before anything else."""
+        self.used = self.peak = sum(self.size[part_] for part_ in parts)
         for part in parts:
             self._hold(part)
 
     def end(self, part: int, now: int) -> None:
-        """The walk is past the lifetime of a part."""
+        """Note that the walk is past the lifetime of a part."""
         self.held[part].over = True
         self._free_if_over(part, now)
 
     def copied(self, part: int, now: int) -> None:
-        """A copy that used a part has ended."""
+        """Note that a copy that used a part has ended."""
         self.held[part].copies -= 1
         self._free_if_over(part, now)
 
@@ -152,16 +152,16 @@ class JobMemory:
             self._grant(self.queue.popleft(), now)
 
     def clear(self) -> None:
-        """Give everything back; no copy is under way."""
+        """Free everything; no copy is in flight."""
         for part in self.held:
             self.say("free", part)
         self.held.clear()
         self.used = 0
 
     def short(self, requests: Collection[Request]) -> tuple[int, set[int]]:
-        """Return the bytes that must come back for `requests`, with those before them, and the parts that must go."""
-        last = max((k for k, request in enumerate(self.queue) if request in requests), default=-1)
+        """Return the bytes that must be freed for `requests` and those before them, and the parts that must be."""
+        last = max((index for index, request in enumerate(self.queue) if request in requests), default=-1)
         first = list(self.queue)[: last + 1]
-        parts = {p for request in first for p in request.parts if p in self.held}
-        parts.update(p for p, heir in self.heirs.items() if heir in requests)
+        parts = {part for request in first for part in request.parts if part in self.held}
+        parts.update(part for part, heir in self.heirs.items() if heir in requests)
         return sum(request.size for request in first) - (self.budget - self.used) if first else 0, parts

@@ -1,6 +1,6 @@
-"""The swap scheduler of one job: holds each copy back until it is due, has its memory, and may run.
+"""The swap scheduler of one job: delays each copy until it is due, has its memory, and may run.
 
-What it lets through goes to the swap executor, the copy engines that all jobs share::
+Copies that are ready go to the swap executor, the copy engines that all jobs share::
 
     issued ---- time has come, bytes granted, copies before it ended ----> ready ----> engine ----> ended
 """
@@ -19,8 +19,8 @@ from gpumem.jobs.scheduler.memory import JobMemory, Latch, Request
 class Transfer:
     """A copy between device part `part` and the host, of `size` bytes; `into` the device or out of it.
 
-    `blockers`: its time must come, its memory be granted, the copies that it depends on end; then it is ready. `undue`:
-    its time has not come yet. `awaiting`: who goes on when it has ended, which it has at ns `end` (-1: not yet).
+    `blockers`: its due time must come, its memory be granted, the copies that it depends on end; then it is ready.
+    `undue`: its due time has not come yet. `awaiting`: the latches that wait for its end, at ns `end` (-1: not yet).
     """
 
     iteration: int
@@ -48,7 +48,7 @@ class Owner(Protocol):
         """Log an event of a copy that was issued in `iteration`."""
 
     def alarm(self, transfer: Transfer) -> None:
-        """Call `Swaps.due` when its time has come."""
+        """Call `Swaps.due` when its due time has come."""
 
     def ready(self, transfer: Transfer) -> None:
         """Copy as soon as the engine is free."""
@@ -61,72 +61,74 @@ class Swaps:
     swap-ins an op needed before their time.
     """
 
-    def __init__(self, owner: Owner, memory: JobMemory, n: int) -> None:
+    def __init__(self, owner: Owner, memory: JobMemory, count: int) -> None:
         self.owner, self.memory = owner, memory
-        self.last: list[Transfer | None] = [None] * n
+        self.last: list[Transfer | None] = [None] * count
         self.open: list[Transfer] = []
         self.passive = 0
 
-    def issue(self, t: Transfer) -> None:
-        """Take over a copy: its memory is asked for, its time may be still to come."""
-        self.open.append(t)
-        if t.op >= 0:
-            self.last[t.op] = t
-        t.undue = t.due > self.owner.now
-        t.blockers = Latch(len(t.needs) + t.undue + 1, partial(self.owner.ready, t))  # and its memory
-        for earlier in t.needs:
-            earlier.awaiting.append(t.blockers)
-        if t.undue:
-            self.owner.alarm(t)
-        if t.request is not None and t.request.at < 0:
-            t.request.granted = partial(self._granted, t, t.blockers)
+    def issue(self, transfer: Transfer) -> None:
+        """Take a copy whose memory is requested; its due time may be still to come."""
+        self.open.append(transfer)
+        if transfer.op >= 0:
+            self.last[transfer.op] = transfer
+        transfer.undue = transfer.due > self.owner.now
+        transfer.blockers = Latch(
+            len(transfer.needs) + transfer.undue + 1, partial(self.owner.ready, transfer)
+        )  # and its memory
+        for earlier in transfer.needs:
+            earlier.awaiting.append(transfer.blockers)
+        if transfer.undue:
+            self.owner.alarm(transfer)
+        if transfer.request is not None and transfer.request.at < 0:
+            transfer.request.granted = partial(self._granted, transfer, transfer.blockers)
         else:
-            self._granted(t, t.blockers)
+            self._granted(transfer, transfer.blockers)
 
-    def _granted(self, t: Transfer, blockers: Latch) -> None:
-        self.memory.held[t.part].copies += 1
+    def _granted(self, transfer: Transfer, blockers: Latch) -> None:
+        self.memory.held[transfer.part].copies += 1
         blockers.arrive()
 
-    def due(self, t: Transfer) -> None:
-        """Its time has come, or somebody waits for it."""
-        if t.undue and t.blockers is not None:
-            t.undue = False
-            t.blockers.arrive()
+    def due(self, transfer: Transfer) -> None:
+        """Let a copy go: its due time has come, or an op waits for it."""
+        if transfer.undue and transfer.blockers is not None:
+            transfer.undue = False
+            transfer.blockers.arrive()
 
-    def ended(self, t: Transfer) -> None:
-        """The engine is done with it."""
-        t.end = self.owner.now
-        self.open.remove(t)
-        self.owner.say("in_end" if t.into else "out_end", t.part, t.iteration)
-        self.memory.copied(t.part, t.end)
-        for latch in t.awaiting:
+    def ended(self, transfer: Transfer) -> None:
+        """Note that the engine has ended a copy."""
+        transfer.end = self.owner.now
+        self.open.remove(transfer)
+        self.owner.say("in_end" if transfer.into else "out_end", transfer.part, transfer.iteration)
+        self.memory.copied(transfer.part, transfer.end)
+        for latch in transfer.awaiting:
             latch.arrive()
 
     def hurry(self, wanted: Iterable[Transfer], requests: Collection[Request], *, passive: bool) -> None:
         """Make due what the executor waits for: copies, memory, and what must end before; `passive`: an op waits."""
-        todo, seen, asked = list(wanted), set[int](), list(requests)
+        pending, seen, waiting = list(wanted), set[int](), list(requests)
         while True:
-            for t in todo:
-                seen.add(id(t))
-                if t.undue and t.into and passive:
+            for transfer in pending:
+                seen.add(id(transfer))
+                if transfer.undue and transfer.into and passive:
                     self.passive += 1
-                    self.owner.say("passive", t.part, t.iteration)
-                self.due(t)
-                if t.request is not None and t.request.at < 0:
-                    asked.append(t.request)
-            before = [earlier for t in todo for earlier in t.needs] + self._make_room(asked)
-            todo = [t for t in dict.fromkeys(before) if t.end < 0 and id(t) not in seen]
-            if not todo:
+                    self.owner.say("passive", transfer.part, transfer.iteration)
+                self.due(transfer)
+                if transfer.request is not None and transfer.request.at < 0:
+                    waiting.append(transfer.request)
+            before = [earlier for transfer in pending for earlier in transfer.needs] + self._make_room(waiting)
+            pending = [transfer for transfer in dict.fromkeys(before) if transfer.end < 0 and id(transfer) not in seen]
+            if not pending:
                 return
 
     def _make_room(self, requests: Collection[Request]) -> list[Transfer]:
         """The copies out that must end before `requests` are granted: those that are due, then those that are next."""
         short, parts = self.memory.short(requests)
         held = self.memory.held
-        leaving = [t for t in self.open if t.part in held and held[t.part].over]
-        found = []
-        for t in sorted(leaving, key=lambda t: (t.undue, t.due)):
-            if short > 0 or t.part in parts:
-                found.append(t)
-                short -= t.size
-        return found
+        ending = [transfer for transfer in self.open if transfer.part in held and held[transfer.part].over]
+        chosen = []
+        for transfer in sorted(ending, key=lambda transfer: (transfer.undue, transfer.due)):
+            if short > 0 or transfer.part in parts:
+                chosen.append(transfer)
+                short -= transfer.size
+        return chosen

@@ -3,7 +3,7 @@
 Read `node_groups` first, then `pipeline` (which of them run side by side) and `co_schedule` (all of it as one trace).
 `balanced` searches the groups as well, `priorities` says whose turn it is. `sharing_policies` are ways of sharing by
 name, the paper's and its baselines; `rounds` lets jobs come and go by the simulated clock, `co_run` runs them with real
-bytes. `threads` hands node groups over in real threads, with a `barrier` between slots. `algorithm1` is the paper's
+bytes. `threads` enqueues node groups from real threads, with a `barrier` between slots. `algorithm1` is the paper's
 schedule as printed, `op_order` the order of a job's ops, `slot_log` what ran when, `round_clock` what a round takes.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpumem.jobs.waterwave.balanced import balanced as balanced, takes as takes
     from gpumem.jobs.waterwave.barrier import CounterBarrier as CounterBarrier
     from gpumem.jobs.waterwave.co_run import run_together as run_together
-    from gpumem.jobs.waterwave.co_schedule import Together as Together, together as together
+    from gpumem.jobs.waterwave.co_schedule import CoSchedule as CoSchedule, co_schedule as co_schedule
     from gpumem.jobs.waterwave.node_groups import (
         NodeGroup as NodeGroup,
         Partition as Partition,

@@ -15,21 +15,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise, permutations
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.jit import jit
 from gpumem.jobs.waterwave.node_groups import Partition
-from gpumem.jobs.waterwave.pipeline import Pipeline, Turn, feasible
+from gpumem.jobs.waterwave.pipeline import NO_LIMIT, Pipeline, Turn, feasible
 from gpumem.simulator.machine import Machine
 from gpumem.trace import F64, I64
 
-COARSE = (32, 64)  # atoms of a job while the ends of pairs are anywhere; with the first, the order of jobs is too
-BETTER = 1e-4  # what more atoms have to gain, so that rounds that cost the same are not all tried
-ORDERED = 4  # jobs up to which all their orders are tried
-Step = tuple[int, int]  # how many atoms of A have run, and of B
+# Atoms of a job while the ends of pairs are searched anywhere; with the first, the order of jobs is searched as well.
+# Not tuned.
+COARSE = (32, 64)
+# What more atoms have to gain, as a fraction, so that rounds that cost the same are not all tried. Not tuned.
+BETTER = 1e-4
+# Jobs up to which all their orders are tried: (n - 1)! of them. Not tuned.
+ORDERED = 4
+# Ends that are tried around one that was found on fewer atoms. Not tuned.
+NEAR = 7
+FIRST, SECOND = 0, 1  # the two jobs of a walk: A, whose iteration ends, and B, whose iteration begins
+
+
+T = TypeVar("T")
+
+
+class _Step(NamedTuple):
+    """How many atoms of each job of a walk have run."""
+
+    first: int
+    second: int
 
 
 @strict
@@ -128,21 +144,26 @@ def balanced(
     if len(parts) == 1:
         whole = Partition.at(parts[0].trace, machine, [0, parts[0].trace.n], 0, order=parts[0].order)
         return Pipeline((whole,), (Turn(0, (0,), (0,)),), 1)
-    room = 2**62 if limit is None else limit - sum(part.rest for part in parts)
+    headroom = NO_LIMIT if limit is None else limit - sum(part.rest for part in parts)
     jobs = [_Job.of(part) for part in parts]
-    price = _Price(room, slowdown, sync_ns, sum(int(job.ns[-1]) for job in jobs), np.inf)
+    price = _Price(headroom, slowdown, sync_ns, work=sum(int(job.ns[-1]) for job in jobs), most=np.inf)
     best = _finer(_ordered([job.coarser(COARSE[0]) for job in jobs], price), jobs, price)
     ends = [*best.ends, best.ends[0]]
-    walks = [_walk(a, b, ends[k], ends[k + 1], price) for k, (a, b) in enumerate(_ring(best.jobs))]
+    walks = [
+        _walk(first, second, ends[index], ends[index + 1], price=price)
+        for index, (first, second) in enumerate(_ring(best.jobs))
+    ]
     return _made(parts, machine, best, walks)
 
 
 class _Price(NamedTuple):
-    room: int  # bytes above what all jobs hold at rest
+    """What walks may hold, and what they cost."""
+
+    headroom: int  # bytes above what all jobs hold at rest
     slowdown: float
     sync_ns: float
     work: int  # ns of all jobs together
-    most: float  # what a round is known to be possible in
+    most: float  # ns of a round that is known
 
 
 class _Best(NamedTuple):
@@ -152,6 +173,15 @@ class _Best(NamedTuple):
     jobs: list[_Job]
     ends: list[int]
     cost: float
+
+
+class _Walks(NamedTuple):
+    """The cheapest walks from one start to each pair of cuts of A and B, float64 or int64[a, b]."""
+
+    cost: F64  # ns
+    slots: I64
+    from_first: I64  # A's cut before the last step
+    from_second: I64  # B's
 
 
 class _Job(NamedTuple):
@@ -166,18 +196,18 @@ class _Job(NamedTuple):
     @classmethod
     def of(cls, part: Partition) -> _Job:
         ns, held = np.append(0, np.cumsum(part.ns)), part.held - part.rest
-        return cls(ns, held, held[:-1] + part.inside, part.angs, np.arange(len(part) + 1))
+        return cls(ns, held, top=held[:-1] + part.inside, peak=part.angs, at=np.arange(len(part) + 1))
 
     def coarser(self, count: int) -> _Job:
         """At most so many atoms, the peak among the cuts."""
         at = np.unique(np.append(np.linspace(0, len(self.top), count).astype(np.int64), self.peak))
         top = np.maximum.reduceat(self.top, at[:-1])
-        return _Job(self.ns[at], self.held[at], top, int(np.searchsorted(at, self.peak)), at)
+        return _Job(self.ns[at], self.held[at], top, peak=int(np.searchsorted(at, self.peak)), at=at)
 
 
-def _ring(jobs: Sequence[_Job]) -> list[tuple[_Job, _Job]]:
-    """Each job and the one behind it."""
-    return list(zip(jobs, [*jobs[1:], jobs[0]]))
+def _ring(items: Sequence[T]) -> list[tuple[T, T]]:
+    """Each item and the one behind it, the first behind the last."""
+    return list(zip(items, [*items[1:], items[0]]))
 
 
 def _ordered(jobs: Sequence[_Job], price: _Price) -> _Best:
@@ -185,40 +215,45 @@ def _ordered(jobs: Sequence[_Job], price: _Price) -> _Best:
     count = len(jobs)
     pairs = permutations(range(count), 2) if count <= ORDERED else zip(range(count), [*range(1, count), 0])
     every = [np.arange(len(job.at)) for job in jobs]
-    costs = {(j, k): _costs(jobs[j], jobs[k], every[j], every[k], price) for j, k in pairs}
-    found = []
+    costs = {
+        (one, other): _costs(jobs[one], jobs[other], every[one], every[other], price=price) for one, other in pairs
+    }
+    candidates = []
     for rest in permutations(range(1, count)) if count <= ORDERED else [tuple(range(1, count))]:
         order = [0, *rest]
         cost, ends = _closed([costs[pair] for pair in zip(order, [*rest, 0])])
-        found.append(_Best(order, [jobs[j] for j in order], ends, cost))
-    return min(found, key=lambda best: best.cost)
+        candidates.append(_Best(order, [jobs[one] for one in order], ends, cost))
+    return min(candidates, key=lambda best: best.cost)
 
 
 def _finer(best: _Best, jobs: Sequence[_Job], price: _Price) -> _Best:
     """The same order on more atoms: ends anywhere, then on all atoms near the best ones."""
     for count in (*COARSE[1:], 0):
-        many = [jobs[j].coarser(count) if count else jobs[j] for j in best.order]
-        where = [
+        refined = [jobs[index].coarser(count) if count else jobs[index] for index in best.order]
+        candidates = [
             np.arange(len(job.at)) if count else _near(few, job, end)
-            for few, job, end in zip(best.jobs, many, best.ends)
+            for few, job, end in zip(best.jobs, refined, best.ends)
         ]
-        less = price._replace(most=best.cost * (1 - BETTER))
-        ring = zip(_ring(many), zip(where, [*where[1:], where[0]]))
-        cost, ends = _closed([_costs(*pair, *both, less) for pair, both in ring])
+        cheaper = price._replace(most=best.cost * (1 - BETTER))
+        tables = [
+            _costs(first, second, ends, behind, price=cheaper)
+            for (first, second), (ends, behind) in zip(_ring(refined), _ring(candidates))
+        ]
+        cost, ends = _closed(tables)
         if cost < best.cost:
-            best = _Best(best.order, many, [int(row[end]) for row, end in zip(where, ends)], cost)
+            best = _Best(best.order, refined, [int(row[end]) for row, end in zip(candidates, ends)], cost)
     return best
 
 
 def _near(few: _Job, job: _Job, end: int) -> I64:
     """Where an end may be that was found on fewer atoms: around there, at the peak, at the ends of the iteration."""
     low, high = (int(np.searchsorted(job.at, few.at[np.clip(end + by, 0, len(few.at) - 1)])) for by in (-1, 1))
-    return np.unique([*np.linspace(low, high, 7).astype(np.int64), job.peak, 0, len(job.top)])
+    return np.unique([*np.linspace(low, high, NEAR).astype(np.int64), job.peak, 0, len(job.top)])
 
 
-def _costs(a: _Job, b: _Job, ends: I64, behind: I64, price: _Price) -> F64:
+def _costs(first: _Job, second: _Job, ends: I64, behind: I64, price: _Price) -> F64:
     """What a pair costs from each of A's cuts `ends` to A's end and each of B's cuts `behind`."""
-    return np.array([_walked(a, b, int(end), price)[0][-1, behind] for end in ends])
+    return np.array([_walked(first, second, int(end), price).cost[-1, behind] for end in ends])
 
 
 def _closed(costs: Sequence[F64]) -> tuple[float, list[int]]:
@@ -238,75 +273,93 @@ def _closed(costs: Sequence[F64]) -> tuple[float, list[int]]:
     return best
 
 
-def _walked(a: _Job, b: _Job, end: int, price: _Price) -> tuple[F64, I64]:
-    """What it costs to get from A's cut `end` and B's start to anywhere, and from where one gets there."""
-    shape = len(a.at), len(b.at)
-    cost, slots, back = np.full(shape, np.inf), np.zeros(shape, np.int64), np.zeros((*shape, 2), np.int64)
-    cost[end, 0] = 0.0
-    _walks(a.ns, a.held, a.top, b.ns, b.held, b.top, end, *price, cost, slots, back)
-    return cost, back
+def _walked(first: _Job, second: _Job, end: int, price: _Price) -> _Walks:
+    """The walks from A's cut `end` and B's start to anywhere."""
+    shape = len(first.at), len(second.at)
+    walks = _Walks(np.full(shape, np.inf), *(np.zeros(shape, np.int64) for _ in range(3)))
+    walks.cost[end, 0] = 0.0
+    _search(first, second, end, price, walks)
+    return walks
 
 
 @jit
-def _walks(
-    ns_a: I64, held_a: I64, top_a: I64, ns_b: I64, held_b: I64, top_b: I64, end: int,
-    room: int, slowdown: float, sync: float, work: int, most: float, cost: F64, slots: I64, back: I64,
-) -> None:  # fmt: skip
-    """Of walks that cost the same the one with fewer slots. None that cannot be part of a round of `most` ns."""
-    for i in range(end, len(held_a)):
-        for j in range(len(held_b)):
-            done_a, done_b = ns_a[i] - ns_a[end], ns_b[j]
-            left = work - done_a - done_b
-            longest = max(ns_a[-1] - done_a, ns_b[-1] - done_b, left / 2)
-            if not cost[i, j] + slowdown * left + (1 - slowdown) * longest <= most or cost[i, j] == np.inf:
-                continue
-            load_a = held_a[i]
-            for p in range(i, len(held_a)):
-                if p > i:
-                    load_a = max(load_a, top_a[p - 1])
-                if load_a + held_b[j] > room:
-                    break
-                took_a, load_b = ns_a[p] - ns_a[i], held_b[j]
-                for q in range(j, len(held_b)):
-                    if q > j:
-                        load_b = max(load_b, top_b[q - 1])
-                    if load_a + load_b > room:
-                        break
-                    took_b = ns_b[q] - ns_b[j]
-                    found = cost[i, j] + max(took_a, took_b) + slowdown * min(took_a, took_b) + sync
-                    fewer = found == cost[p, q] and slots[i, j] + 1 < slots[p, q]
-                    if p + q > i + j and (found < cost[p, q] or fewer):
-                        cost[p, q], slots[p, q] = found, slots[i, j] + 1
-                        back[p, q, 0], back[p, q, 1] = i, j
+def _search(first: _Job, second: _Job, end: int, price: _Price, walks: _Walks) -> None:
+    """Fill `walks`, in the order of cuts: each step goes forward, so what leads to a pair of cuts is known before it.
+
+    A walk is given up where no round through it can take less than `price.most`. A slot of `a` and `b` ns takes
+    (1 - slowdown) max(a, b) + slowdown (a + b). Of all that is left to run in the round, the sums a + b add up to
+    `left`, and the maxima to no less than the rest of A, the rest of B, or half of `left`.
+    """
+    for cut_a in range(end, len(first.held)):
+        for cut_b in range(len(second.held)):
+            done_a, done_b = first.ns[cut_a] - first.ns[end], second.ns[cut_b]
+            left = price.work - done_a - done_b
+            longest = max(first.ns[-1] - done_a, second.ns[-1] - done_b, left / 2)
+            cost = walks.cost[cut_a, cut_b]
+            bound = cost + price.slowdown * left + (1 - price.slowdown) * longest
+            if cost < np.inf and bound <= price.most:
+                _step(first, second, _Step(cut_a, cut_b), price, walks)
 
 
-def _walk(a: _Job, b: _Job, end: int, behind: int, price: _Price) -> list[Step]:
+@jit
+def _step(first: _Job, second: _Job, at: _Step, price: _Price, walks: _Walks) -> None:
+    """Try each slot that begins at these cuts; of walks that cost the same the one with fewer slots is kept.
+
+    Longer groups hold no less at their peak, so the first one above the headroom ends the loop.
+    """
+    peak_a = first.held[at.first]
+    for next_a in range(at.first, len(first.held)):
+        if next_a > at.first:
+            peak_a = max(peak_a, first.top[next_a - 1])
+        if peak_a + second.held[at.second] > price.headroom:
+            break
+        ns_a, peak_b = first.ns[next_a] - first.ns[at.first], second.held[at.second]
+        for next_b in range(at.second, len(second.held)):
+            if next_b > at.second:
+                peak_b = max(peak_b, second.top[next_b - 1])
+            if peak_a + peak_b > price.headroom:
+                break
+            if next_a + next_b == at.first + at.second:
+                continue  # a slot without any atom
+            ns_b = second.ns[next_b] - second.ns[at.second]
+            cost = walks.cost[at.first, at.second] + max(ns_a, ns_b) + price.slowdown * min(ns_a, ns_b) + price.sync_ns
+            slots = walks.slots[at.first, at.second] + 1
+            known = walks.cost[next_a, next_b]
+            if cost < known or (cost == known and slots < walks.slots[next_a, next_b]):
+                walks.cost[next_a, next_b], walks.slots[next_a, next_b] = cost, slots
+                walks.from_first[next_a, next_b], walks.from_second[next_a, next_b] = at.first, at.second
+
+
+def _walk(first: _Job, second: _Job, end: int, behind: int, price: _Price) -> list[_Step]:
     """The cheapest walk from A's cut `end` and B's start to A's end and B's cut `behind`."""
-    back = _walked(a, b, end, price)[1]
-    found = [(len(a.top), behind)]
-    while found[-1] != (end, 0):
-        i, j = back[found[-1]].tolist()
-        found.append((i, j))
-    return found[::-1]
+    walks = _walked(first, second, end, price)
+    steps = [_Step(len(first.top), behind)]
+    while steps[-1] != (end, 0):
+        steps.append(_Step(int(walks.from_first[steps[-1]]), int(walks.from_second[steps[-1]])))
+    return steps[::-1]
 
 
-def _made(parts: Sequence[Partition], machine: Machine, best: _Best, walks: Sequence[list[Step]]) -> Pipeline:
+def _made(parts: Sequence[Partition], machine: Machine, best: _Best, walks: Sequence[list[_Step]]) -> Pipeline:
     """The pipeline of walks, one behind the other: a job's first groups are in the walk before its own."""
     first = np.cumsum([0, *(len(walk) - 1 for walk in walks)]).tolist()  # slot with which each walk begins
-    period, joined, turns = first[-1], list(parts), list[Turn]()
-    for k, job in enumerate(best.order):
-        ups = _groups(walks[k - 1], 1, first[k - 1] if k else first[-2] - period)
-        downs = _groups(walks[k], 0, first[k])
-        cuts = best.jobs[k].at[[0, *(cut for cut, _ in ups + downs)]]
+    period, partitions, turns = first[-1], list(parts), list[Turn]()
+    for place, job in enumerate(best.order):
+        ups = _groups(walks[place - 1], SECOND, first[place - 1] if place else first[-2] - period)
+        downs = _groups(walks[place], FIRST, first[place])
+        cuts = best.jobs[place].at[[0, *(cut for cut, _ in ups + downs)]]
         part = parts[job]
         angs = int((cuts <= part.angs).sum()) - 1
-        joined[job] = Partition.at(part.trace, machine, part.cuts[cuts].tolist(), angs, order=part.order)
+        partitions[job] = Partition.at(part.trace, machine, part.cuts[cuts].tolist(), angs, order=part.order)
         slots = [slot for _, slot in ups + downs]
         later = period if slots[0] < 0 else 0  # slots count from the round in which the turn begins
         turns.append(Turn(job, tuple(slot + later for slot in slots), (0,) * len(ups) + (1,) * len(downs)))
-    return Pipeline(tuple(joined), tuple(sorted(turns, key=lambda turn: turn.slot[0])), period)
+    return Pipeline(tuple(partitions), tuple(sorted(turns, key=lambda turn: turn.slot[0])), period)
 
 
-def _groups(walk: list[Step], which: int, first: int) -> list[tuple[int, int]]:
+def _groups(walk: list[_Step], which: int, first: int) -> list[tuple[int, int]]:
     """The groups that one of two jobs runs in a walk: the cut at the end of each, and its slot."""
-    return [(y[which], first + s) for s, (x, y) in enumerate(pairwise(walk)) if y[which] > x[which]]
+    return [
+        (reached[which], first + step)
+        for step, (begun, reached) in enumerate(pairwise(walk))
+        if reached[which] > begun[which]
+    ]

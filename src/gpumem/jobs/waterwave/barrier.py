@@ -1,4 +1,4 @@
-"""The counter barrier: a pair of node groups begins when all of the pair before has been handed over."""
+"""The counter barrier: a pair of node groups begins when all of the pair before has been enqueued."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class CounterBarrier(Shown):
     Parameters
     ----------
     leaves, roots : int
-        How many come in an iteration, 1 and more. What is "a leaf" is up to you: an op, or a thread that has handed
-        over its node group.
+        How many come in an iteration, 1 and more. What is "a leaf" is up to you: an op, or a thread that has
+        enqueued its node group.
 
     Raises
     ------
@@ -28,10 +28,10 @@ class CounterBarrier(Shown):
 
     Notes
     -----
-    Any thread may call any method. Nobody polls: who waits sleeps until it is woken. A leaf of the next iteration waits
-    until the roots of this one have passed. The barrier counts, it does not know who comes: between two visits in the
-    same role a thread has to wait for the others somewhere, as all do that are leaves of one barrier and roots of it or
-    the next.
+    Any thread may call any method. No thread polls: one that waits sleeps until it is woken. A leaf of the next
+    iteration waits until the roots of this one have passed. The barrier counts, it does not know who comes: between two
+    visits in the same role a thread has to wait for the others somewhere, as all do that are leaves of one barrier and
+    roots of it or the next.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class CounterBarrier(Shown):
         self._removed = self._broken = False
 
     def leaf(self, timeout: float | None = None) -> None:
-        """One of the pair before is done; wait for the roots of the iteration before where they have not passed.
+        """Count one of the pair before as done; wait for the roots of the iteration before if they have not passed.
 
         Raises
         ------
@@ -85,19 +85,19 @@ class CounterBarrier(Shown):
                 self._wake(last)
 
     def remove(self) -> None:
-        """Take the barrier away: whoever waits or comes from now on passes."""
+        """Remove the barrier: threads that wait or come from now on pass."""
         with self._moved:
             self._removed = True
             self._moved.notify_all()
 
     def abort(self) -> None:
-        """Let whoever waits or comes from now on fail with a `threading.BrokenBarrierError`."""
+        """Abort: threads that wait or come from now on raise a `threading.BrokenBarrierError`."""
         with self._moved:
             self._broken = True
             self._moved.notify_all()
 
     def _passes(self, may: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait; return whether to count, which is not done any more once the barrier has been removed."""
+        """Wait; return whether to count: not once the barrier has been removed."""
         woken = self._moved.wait_for(lambda: self._broken or self._removed or may(), timeout)
         if self._broken:
             raise BrokenBarrierError("the barrier has been aborted")
@@ -105,8 +105,8 @@ class CounterBarrier(Shown):
             who, whom, left, of = ("leaf", "roots", self._succ, self.roots)
             if self._prev:
                 who, whom, left, of = ("root", "leaves", self._prev, self.leaves)
-            told = f"{left} of {of} {'has' if left == 1 else 'have'} not come"
-            raise TimeoutError(f"a {who} has waited {timeout:g} s for {whom}: {told}")
+            missing = f"{left} of {of} {'has' if left == 1 else 'have'} not come"
+            raise TimeoutError(f"a {who} has waited {timeout:g} s for {whom}: {missing}")
         return not self._removed
 
     def _wake(self, now: bool) -> None:

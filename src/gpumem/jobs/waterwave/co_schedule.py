@@ -23,24 +23,34 @@ from gpumem.base.units import human
 from gpumem.execute.views import Launch, Views
 from gpumem.jobs.waterwave.pipeline import Pipeline
 from gpumem.simulator.machine import Machine
-from gpumem.trace import I64, SYNC, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, joined
+from gpumem.trace import F64, I64, SYNC, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, joined
 
 STREAMS = ("compute 0", "compute 1")
 TOKEN = "token"  # the kind of what orders streams
 
 
+SIGNAL, WAIT = 0, 1  # what a sync op does
+
+
 class _Issue(NamedTuple):
-    """What is issued, in issue order: an op of a turn's job, or a sync op (turn -1; op 0 signals, 1 waits)."""
+    """What is issued: an op of a turn's job, or a sync op (turn -1, op `SIGNAL` or `WAIT`)."""
 
     turn: I64
     op: I64  # in the order in which its job runs
     stream: I64
     slot: I64  # of the round
     lag: I64  # rounds since its turn began
+    start: F64  # ns since its slot began, if both groups began at once; sync ops are below 0
+    rank: I64  # order at one instant: what gives memory back comes first, so that the sum stays low; syncs by stream
+
+    def in_order(self) -> _Issue:
+        """Sort into issue order: by slot, then by start, then by rank."""
+        order = np.lexsort((self.rank, self.start, self.slot))
+        return _Issue._make(column[order] for column in self)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Together(Shown):
+class CoSchedule(Shown):
     """Several jobs as one trace.
 
     Parameters
@@ -81,22 +91,22 @@ class Together(Shown):
 
     def _facts(self) -> Facts:
         syncs = int((self.turn < 0).sum())
-        most = {"peak load": human(self.trace.peak_live_bytes), "bound": human(int(self.pipeline.bound().max()))}
+        most = {"peak": human(self.trace.peak_load), "bound": human(int(self.pipeline.bound().max()))}
         return {"": self.trace.name, "jobs": len(self.ops), "ops": self.trace.n - syncs, "sync ops": syncs, **most}
 
     def launch(self, launches: Sequence[Launch]) -> Launch:
         """Return one `launch` for the trace of all, made of one for each job's own trace."""
 
-        def both(op: Any, views: Views) -> Any:
-            j = int(np.searchsorted(self.ops, op.of, side="right")) - 1
-            mine = replace(op, of=op.of - self.ops[j])
-            return launches[j](mine, views.renumbered(mine, self.buffers[j]))
+        def launch_own(op: Any, views: Views) -> Any:
+            job = int(np.searchsorted(self.ops, op.of, side="right")) - 1
+            own_op = replace(op, of=op.of - self.ops[job])
+            return launches[job](own_op, views.renumbered(own_op, self.buffers[job]))
 
-        return both
+        return launch_own
 
 
 @strict
-def together(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: float = 1.0) -> Together:
+def co_schedule(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: float = 1.0) -> CoSchedule:
     """Make one trace of a pipeline: a round.
 
     Parameters
@@ -105,14 +115,14 @@ def together(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: floa
     machine : Machine
         Says what ops take, and so how the ops of a pair follow one another in issue order.
     hosts : int
-        1: one host thread hands over everything; 2: each stream has its own.
+        1: one host thread enqueues everything; 2: each stream has its own.
     pace : float
-        How fast stream 1 is handed over, in units of stream 0's pace: within a slot, ops are issued in the order in
-        which they would start if both groups began at once. At one instant what gives memory back comes first.
+        How fast stream 1 is enqueued, in units of stream 0's pace: within a slot, ops are issued in the order in which
+        they would start if both groups began at once. At one instant what gives memory back comes first.
 
     Returns
     -------
-    Together
+    CoSchedule
 
     Raises
     ------
@@ -122,8 +132,9 @@ def together(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: floa
     Notes
     -----
     Before each slot every stream signals what it has done and waits for all others: four sync ops of no time and no
-    bytes, asynchronous to the host. A buffer starts and ends with the same ops as in its job, so its load is that of
-    the job. Persistent buffers that live for ever are there once, whatever the number of turns; others once a turn.
+    bytes, asynchronous to the host. A buffer starts and ends with the same ops as in its job, so the live bytes of a
+    job are unchanged. Persistent buffers that live for ever exist once, whatever the number of turns; others once a
+    turn.
     O(ops + accesses).
 
     Examples
@@ -132,8 +143,8 @@ def together(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: floa
     >>> from gpumem.jobs.waterwave import partition, pipeline
     >>> machine = Machine.named("v100")
     >>> job = partition(bundled("vgg16"), machine, 100 * 2**20)
-    >>> together(pipeline([job, job], 640 * 2**20), machine)
-    Together(vgg16_cifar_b100 + vgg16_cifar_b100: 2 jobs, 630 ops, 40 sync ops, peak load 576.44 MiB, bound 581.69 MiB)
+    >>> co_schedule(pipeline([job, job], 640 * 2**20), machine)
+    CoSchedule(vgg16_cifar_b100 + vgg16_cifar_b100: 2 jobs, 630 ops, 40 sync ops, peak 576.44 MiB, bound 581.69 MiB)
 
     References
     ----------
@@ -153,27 +164,47 @@ def together(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: floa
         name=" + ".join(part.trace.name for part in pipeline.parts),
     )
     own = np.concatenate([part.order for part in pipeline.parts] + [np.array([-1])])[_row(pipeline, issue)]
-    ops_columns = issue.turn, own, issue.slot, issue.lag
-    return Together(trace, pipeline, *ops_columns, first_op, first_buffer, *_origins(pipeline, ids, len(table)))
+    buffer_turn, buffer = _origins(pipeline, ids, len(table))
+    return CoSchedule(
+        trace,
+        pipeline,
+        turn=issue.turn,
+        op=own,
+        slot=issue.slot,
+        lag=issue.lag,
+        ops=first_op,
+        buffers=first_buffer,
+        buffer_turn=buffer_turn,
+        buffer=buffer,
+    )
 
 
 def _issued(pipeline: Pipeline, machine: Machine, pace: float) -> _Issue:
     """The issue order: slot by slot the sync ops, then the ops of its groups, merged by when they would start."""
-    signals = np.tile([0, 0, 1, 1], pipeline.period)
-    slot, stream = np.repeat(np.arange(pipeline.period), 4), np.tile([0, 1], 2 * pipeline.period)
-    rows = [(np.full(len(slot), -1), signals, stream, slot, 0 * slot, signals - 2.0, stream)]
-    for t, turn in enumerate(pipeline.turns):
-        part = pipeline.parts[turn.job]
-        ns, size = machine.durations(part.trace), np.diff(part.cuts)
-        before = np.cumsum(ns) - ns
-        slot, stream = (np.repeat(np.array(column), size) for column in (turn.slot, turn.stream))
-        at = (before - np.repeat(before[part.cuts[:-1]], size)) / np.where(stream, pace, 1.0)
-        takes = np.repeat(np.arange(len(part)) < part.angs, size)
-        lag, slot = np.divmod(slot, pipeline.period)
-        rows.append((np.full(len(at), t), np.arange(len(at)), stream, slot, lag, at, takes))
-    *columns, at, later = (np.concatenate(column) for column in zip(*rows))
-    order = np.lexsort((later, at, columns[3]))
-    return _Issue(*(column[order].astype(np.int64) for column in columns))
+    turns = [_of_turn(pipeline, index, machine, pace) for index in range(len(pipeline.turns))]
+    return _Issue._make(map(np.concatenate, zip(_syncs(pipeline.period), *turns))).in_order()
+
+
+def _syncs(period: int) -> _Issue:
+    """The sync ops of each slot: both streams signal, then both wait."""
+    op = np.tile([SIGNAL, SIGNAL, WAIT, WAIT], period)
+    slot, stream = np.repeat(np.arange(period), 4), np.tile([0, 1], 2 * period)
+    before_ops = op - 2.0
+    return _Issue(np.full(len(op), -1), op, stream, slot, lag=np.zeros_like(slot), start=before_ops, rank=stream)
+
+
+def _of_turn(pipeline: Pipeline, index: int, machine: Machine, pace: float) -> _Issue:
+    """The ops of one turn of a pipeline."""
+    turn = pipeline.turns[index]
+    part = pipeline.parts[turn.job]
+    ns, ops_of_group = machine.durations(part.trace), np.diff(part.cuts)
+    begin = np.cumsum(ns) - ns
+    stream = np.repeat(np.array(turn.stream, np.int64), ops_of_group)
+    lag, slot = np.divmod(np.repeat(np.array(turn.slot, np.int64), ops_of_group), pipeline.period)
+    start = (begin - np.repeat(begin[part.cuts[:-1]], ops_of_group)) / np.where(stream, pace, 1.0)
+    takes_memory = np.repeat(np.arange(len(part)) < part.angs, ops_of_group).astype(np.int64)
+    count = len(start)
+    return _Issue(np.full(count, index), np.arange(count), stream, slot, lag=lag, start=start, rank=takes_memory)
 
 
 def _row(pipeline: Pipeline, issue: _Issue) -> I64:
@@ -184,17 +215,17 @@ def _row(pipeline: Pipeline, issue: _Issue) -> I64:
 
 def _jobs(pipeline: Pipeline, turn: I64) -> I64:
     """The job of each turn; -1 for none."""
-    return np.append([one.job for one in pipeline.turns], UNKNOWN)[turn]
+    return np.append([of.job for of in pipeline.turns], UNKNOWN)[turn]
 
 
 def _numbered(tables: Sequence[Ops] | Sequence[Buffers]) -> tuple[list[Any], tuple[int, ...]]:
     """Let `of` count through all tables; return them, and where each begins."""
-    found, first = list[Any](), [0]
+    numbered, first = list[Any](), [0]
     for table in tables:
         of = np.where(table.of < 0, table.of, table.of + first[-1])
-        found.append(replace(table, of=of))
+        numbered.append(replace(table, of=of))
         first.append(max(int(of.max(initial=-1)) + 1, first[-1]))
-    return found, tuple(first[:-1])
+    return numbered, tuple(first[:-1])
 
 
 def _ops(pipeline: Pipeline, issue: _Issue, hosts: int) -> tuple[Ops, tuple[int, ...]]:
@@ -204,7 +235,7 @@ def _ops(pipeline: Pipeline, issue: _Issue, hosts: int) -> tuple[Ops, tuple[int,
     sync = issue.turn < 0
     name = np.array(ops.name, object)
     name[sync] = np.array(["signal", "wait"])[issue.op[sync]]
-    who = (THE_HOST,) if hosts == 1 else tuple(f"{THE_HOST} {k}" for k in range(2))
+    who = (THE_HOST,) if hosts == 1 else tuple(f"{THE_HOST} {stream}" for stream in range(2))
     host = issue.stream if hosts == 2 else np.zeros(len(sync), np.int64)
     role = np.where(sync, SYNC, ops.role)
     named = replace(ops, name=tuple(name.tolist()), stream=issue.stream, streams=STREAMS, host=host, hosts=who)
@@ -213,51 +244,53 @@ def _ops(pipeline: Pipeline, issue: _Issue, hosts: int) -> tuple[Ops, tuple[int,
 
 def _buffers(pipeline: Pipeline, issue: _Issue) -> tuple[Buffers, list[I64], tuple[int, ...]]:
     """The buffers of all turns, then the tokens; of each turn the ids of its job's; where those of each job begin."""
-    n, places = len(issue.turn), _places(pipeline, issue)
+    ops, places = len(issue.turn), _places(pipeline, issue)
     all_of, first = _numbered([part.trace.buffers for part in pipeline.parts])
-    ids, tables, count = [np.zeros(0, np.int64)] * len(places), list[Buffers](), 0
-    for j, (part, b) in enumerate(zip(pipeline.parts, all_of)):
+    ids, tables, known = [np.zeros(0, np.int64)] * len(places), list[Buffers](), 0
+    for job, (part, buffers) in enumerate(zip(pipeline.parts, all_of)):
         forever = part.trace.eternal
-        mine = pipeline.turns_of(j)
-        always, mortal = np.flatnonzero(forever), np.flatnonzero(~forever)
-        tables.append(replace(b.take(always), start=np.zeros(len(always), np.int64), end=np.full(len(always), n)))
-        mapped = np.cumsum(forever) - 1 + count
-        count += len(always)
-        following = [places[t] for t in mine[1:]] + [places[mine[0]] + n]
-        for t, behind in zip(mine, following):
+        turns = pipeline.turns_of(job)
+        eternal, mortal = np.flatnonzero(forever), np.flatnonzero(~forever)
+        tables.append(
+            replace(buffers.take(eternal), start=np.zeros(len(eternal), np.int64), end=np.full(len(eternal), ops))
+        )
+        mapped = np.cumsum(forever) - 1 + known
+        known += len(eternal)
+        next_places = [places[turn] for turn in turns[1:]] + [places[turns[0]] + ops]
+        for turn, behind in zip(turns, next_places):
             mapped = mapped.copy()
-            mapped[mortal] = np.arange(len(mortal)) + count
-            ids[t], count = mapped, count + len(mortal)
-            tables.append(_during(b.take(mortal), np.append(places[t], behind), n))
-    tokens = Buffers.make([0] * 2, [0] * 2, [n] * 2, persistent=[True] * 2, kind=[TOKEN] * 2, of=[UNKNOWN] * 2)
+            mapped[mortal] = np.arange(len(mortal)) + known
+            ids[turn], known = mapped, known + len(mortal)
+            tables.append(_during(buffers.take(mortal), np.append(places[turn], behind), ops))
+    tokens = Buffers.make([0] * 2, [0] * 2, [ops] * 2, persistent=[True] * 2, kind=[TOKEN] * 2, of=[UNKNOWN] * 2)
     return Buffers.joined([*tables, tokens]), ids, first
 
 
 def _origins(pipeline: Pipeline, ids: Sequence[I64], count: int) -> tuple[I64, I64]:
     """The turn that starts each of `count` buffers (the first, where it lives for ever), and its number in the job."""
-    turn, buffer = np.full(count, UNKNOWN), np.full(count, UNKNOWN)
-    for t in reversed(range(len(pipeline.turns))):
-        turn[ids[t]], buffer[ids[t]] = t, np.arange(len(ids[t]))
-    return turn, buffer
+    turn_of, buffer = np.full(count, UNKNOWN), np.full(count, UNKNOWN)
+    for index in reversed(range(len(pipeline.turns))):
+        turn_of[ids[index]], buffer[ids[index]] = index, np.arange(len(ids[index]))
+    return turn_of, buffer
 
 
 def _places(pipeline: Pipeline, issue: _Issue) -> list[I64]:
     """For each turn, where each op of its job comes, counted from the start of the round in which the turn begins."""
-    found = []
-    for t in range(len(pipeline.turns)):
-        mine = np.flatnonzero(issue.turn == t)
-        at = np.empty(len(mine), np.int64)
-        at[issue.op[mine]] = mine + issue.lag[mine] * len(issue.turn)
-        found.append(at)
-    return found
+    places = []
+    for turn in range(len(pipeline.turns)):
+        own = np.flatnonzero(issue.turn == turn)
+        place = np.empty(len(own), np.int64)
+        place[issue.op[own]] = own + issue.lag[own] * len(issue.turn)
+        places.append(place)
+    return places
 
 
-def _during(b: Buffers, place: I64, n: int) -> Buffers:
-    """Give buffers their lifetimes in a round of `n` ops; `place`: where the ops of their turn and the next one are."""
-    start, last = place[b.start], place[b.end - 1]
-    end = start % n + last + 1 - start
-    persistent = b.persistent & (end > n)  # the round's boundary is not the job's
-    return replace(b, start=start % n, end=end, persistent=persistent)
+def _during(buffers: Buffers, place: I64, count: int) -> Buffers:
+    """Give buffers their lifetimes in a round of `count` ops; `place`: that of each op of their turn and the next."""
+    start, last = place[buffers.start], place[buffers.end - 1]
+    end = start % count + last + 1 - start
+    persistent = buffers.persistent & (end > count)  # the round's boundary is not the job's
+    return replace(buffers, start=start % count, end=end, persistent=persistent)
 
 
 def _touched(pipeline: Pipeline, issue: _Issue, ids: Sequence[I64], what: str) -> Csr:
@@ -266,16 +299,17 @@ def _touched(pipeline: Pipeline, issue: _Issue, ids: Sequence[I64], what: str) -
     tokens: dict[str, list[list[int]]] = {"reads": [[], [token, token + 1]], "writes": [[token], [token + 1], []]}
     which = {"reads": issue.op, "writes": np.where(issue.op, 2, issue.stream)}.get(what, 0 * issue.op)
     rows = [Csr.of(tokens.get(what, [[]]))]
-    at, base = np.where(issue.turn < 0, which, issue.op), len(rows[0])
-    for t, turn in enumerate(pipeline.turns):
+    position, base = np.where(issue.turn < 0, which, issue.op), len(rows[0])
+    for index, turn in enumerate(pipeline.turns):
         trace = pipeline.parts[turn.job].trace
         row = trace.statistics if what == "statistics" else getattr(trace.ops, what)
-        mine = pipeline.turns_of(turn.job)
-        earlier = ids[mine[mine.index(t) - 1]]  # what is touched before it starts: the job's turn before started it
+        own_turns = pipeline.turns_of(turn.job)
+        # What a job touches before it starts in this turn was started by the job's turn before.
+        earlier = ids[own_turns[own_turns.index(index) - 1]]
         rows.append(
-            Csr(row.ptr, np.where(row.rows() < trace.buffers.start[row.idx], earlier[row.idx], ids[t][row.idx]))
+            Csr(row.ptr, np.where(row.rows() < trace.buffers.start[row.idx], earlier[row.idx], ids[index][row.idx]))
         )
-        at[issue.turn == t] += base
+        position[issue.turn == index] += base
         base += trace.n
-    found: Csr = joined(rows)
-    return found.take(at)
+    joined_rows: Csr = joined(rows)
+    return joined_rows.take(position)

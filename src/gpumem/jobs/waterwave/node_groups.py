@@ -1,4 +1,4 @@
-"""Node groups: a job's ops in runs that take about as much memory as one another, or give it back."""
+"""Node groups: runs of a job's ops that take about as much memory as one another, or give it back."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Partition(Shown):
     >>> from gpumem.io import bundled
     >>> parts = partition(bundled("vgg16"), Machine.named("v100"), 100 * 2**20)
     >>> parts
-    Partition(vgg16_cifar_b100: 7 groups, 4 of allocation, at rest 114.42 MiB, peak load 462.03 MiB)
+    Partition(vgg16_cifar_b100: 7 groups, 4 of allocation, at rest 114.42 MiB, peak 462.03 MiB)
     >>> [parts[k].net // 2**20 for k in range(len(parts))]
     [107, 109, 100, 24, -109, -125, -109]
     """
@@ -91,29 +91,32 @@ class Partition(Shown):
         ValueError
             Cuts that do not ascend from 0 to `n`, more groups of allocation than groups, an op that is a copy.
         """
-        at = np.array(cuts, np.int64)
-        if len(at) < 2 or at[0] != 0 or at[-1] != trace.n or (np.diff(at) < 1).any():
+        cut_at = np.array(cuts, np.int64)
+        if len(cut_at) < 2 or cut_at[0] != 0 or cut_at[-1] != trace.n or (np.diff(cut_at) < 1).any():
             raise ValueError(
                 f"cuts: {list(cuts)!r:.60} do not ascend from 0 to {trace.n}, the ops of {trace.name!r:.60}"
             )
-        if not 0 <= angs < len(at):
-            raise ValueError(f"angs: {angs} is not in [0, {len(at) - 1}], the groups of {trace.name!r:.60}")
+        if not 0 <= angs < len(cut_at):
+            raise ValueError(f"angs: {angs} is not in [0, {len(cut_at) - 1}], the groups of {trace.name!r:.60}")
         if len(copies := np.flatnonzero(trace.ops.copies)):
             raise ValueError(f"op {copies[0]} of {trace.name!r:.60} is a copy; share the unswapped trace, then swap")
-        held = between(trace)[at]
-        most, work = (
-            np.maximum.reduceat(trace.live_bytes(), at[:-1]),
-            np.add.reduceat(machine.durations(trace), at[:-1]),
+        held = between(trace)[cut_at]
+        peaks, work = (
+            np.maximum.reduceat(trace.load(), cut_at[:-1]),
+            np.add.reduceat(machine.durations(trace), cut_at[:-1]),
         )
-        mine = np.arange(trace.n) if order is None else order
-        return cls(trace, mine, at, angs, held, np.maximum(most - held[:-1], 0), work)
+        ran_as = np.arange(trace.n) if order is None else order
+        inside = np.maximum(peaks - held[:-1], 0)
+        return cls(trace, ran_as, cut_at, angs, held=held, inside=inside, ns=work)
 
     def __len__(self) -> int:
         return len(self.inside)
 
-    def __getitem__(self, k: int) -> NodeGroup:
-        first, last = self.cuts[k : k + 2].tolist()
-        return NodeGroup(first, last, int(self.held[k + 1] - self.held[k]), int(self.inside[k]), int(self.ns[k]))
+    def __getitem__(self, index: int) -> NodeGroup:
+        first, last = self.cuts[index : index + 2].tolist()
+        return NodeGroup(
+            first, last, int(self.held[index + 1] - self.held[index]), int(self.inside[index]), int(self.ns[index])
+        )
 
     @property
     def rest(self) -> int:
@@ -122,21 +125,21 @@ class Partition(Shown):
 
     @property
     def peak(self) -> int:
-        """The largest load, in bytes."""
+        """The peak live bytes."""
         return int((self.held[:-1] + self.inside).max())
 
     def _facts(self) -> Facts:
-        most = {"at rest": human(self.rest), "peak load": human(self.peak)}
+        most = {"at rest": human(self.rest), "peak": human(self.peak)}
         return {"": self.trace.name, "groups": len(self), "of allocation": self.angs, **most}
 
 
 def between(trace: Trace) -> I64:
     """Return the bytes that a trace holds before each op, and behind the last one, int64[n + 1]."""
-    b, n = trace.buffers, trace.n
-    mine = ~b.host & ~trace.eternal
-    freed = np.zeros(n, np.int64)
-    np.add.at(freed, (b.end[mine] - 1) % n, b.size[mine])
-    behind = trace.live_bytes() - freed
+    buffers, count = trace.buffers, trace.n
+    counted = ~buffers.host & ~trace.eternal
+    freed = np.zeros(count, np.int64)
+    np.add.at(freed, (buffers.end[counted] - 1) % count, buffers.size[counted])
+    behind = trace.load() - freed
     return np.append(behind[-1], behind)
 
 
@@ -214,7 +217,7 @@ def atoms(
     --------
     >>> from gpumem.io import bundled
     >>> atoms(bundled("vgg16"), Machine.named("v100"), 12)
-    Partition(vgg16_cifar_b100: 13 groups, 6 of allocation, at rest 114.42 MiB, peak load 462.03 MiB)
+    Partition(vgg16_cifar_b100: 13 groups, 6 of allocation, at rest 114.42 MiB, peak 462.03 MiB)
     """
     if count < 1:
         raise ValueError(f"count: {count} groups is below 1")
@@ -229,7 +232,7 @@ def atoms(
 
 
 def _prepared(trace: Trace, order: str, keep: Sequence[tuple[int, int]]) -> tuple[I64, Trace, I64, I64, int]:
-    """The ops' order; the trace in it; what is held between its ops; where cuts may be; at which of these most is."""
+    """The ops' order; the trace in it; bytes held between its ops; where cuts may be; at which of these most are."""
     if not len(trace.ops):
         raise ValueError(f"trace {trace.name!r:.60}: no ops, a bare instance has no node groups")
     row = choice(order, ORDERS, "order")(trace)
@@ -239,25 +242,25 @@ def _prepared(trace: Trace, order: str, keep: Sequence[tuple[int, int]]) -> tupl
 
 
 def _cuts(level: I64, split: int) -> list[int]:
-    """Where to cut what rises from one end to its highest point: after `split` more each, no piece falling."""
-    found = [0]
-    for k, value in enumerate(level.tolist()):
-        if value - level[found[-1]] >= split:
-            found.append(k)
-    if found[-1] != len(level) - 1:
-        found.append(len(level) - 1)
-    while len(found) > 2 and level[found[-1]] < level[found[-2]]:  # the rest falls: one piece with what is before it
-        del found[-2]
-    return found
+    """Where to cut a level that rises to its highest point: after each rise by `split`, and no piece falls."""
+    cuts = [0]
+    for index, value in enumerate(level.tolist()):
+        if value - level[cuts[-1]] >= split:
+            cuts.append(index)
+    if cuts[-1] != len(level) - 1:
+        cuts.append(len(level) - 1)
+    while len(cuts) > 2 and level[cuts[-1]] < level[cuts[-2]]:  # the last piece falls: join it to the one before
+        del cuts[-2]
+    return cuts
 
 
 def _divisible(order: I64, keep: Sequence[tuple[int, int]]) -> Bool:
     """Where a cut may be, before which op in the order or behind the last, bool[n + 1]."""
-    n = len(order)
-    free, pos = np.ones(n + 1, np.bool_), np.argsort(order)
+    count = len(order)
+    free, position = np.ones(count + 1, np.bool_), np.argsort(order)
     for first, last in keep:
-        if not 0 <= first < last <= n:
-            raise ValueError(f"keep: [{first}, {last}) is no range of {n} ops")
-        mine = pos[first:last]
-        free[mine.min() + 1 : mine.max() + 1] = False
+        if not 0 <= first < last <= count:
+            raise ValueError(f"keep: [{first}, {last}) is no range of {count} ops")
+        kept = position[first:last]
+        free[kept.min() + 1 : kept.max() + 1] = False
     return free

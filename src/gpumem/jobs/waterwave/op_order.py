@@ -29,27 +29,31 @@ def depth(trace: Trace) -> I64:
     array([0, 1, 0, 2])
     """
     wrote, read = [-1] * len(trace.buffers), [-1] * len(trace.buffers)  # of each buffer: depth of its last write, reads
-    found = []
+    depths = []
     for touched, written in zip(*_touches(trace)):
-        level = 1 + max((max(wrote[b], read[b]) if b in written else wrote[b] for b in touched), default=-1)
-        found.append(level)
-        for b in touched:
-            if b in written:
-                wrote[b], read[b] = level, -1
+        level = 1 + max(
+            (max(wrote[buffer], read[buffer]) if buffer in written else wrote[buffer] for buffer in touched), default=-1
+        )
+        depths.append(level)
+        for buffer in touched:
+            if buffer in written:
+                wrote[buffer], read[buffer] = level, -1
             else:
-                read[b] = max(read[b], level)
-    return np.array(found, np.int64)
+                read[buffer] = max(read[buffer], level)
+    return np.array(depths, np.int64)
 
 
 def _touches(trace: Trace) -> tuple[list[set[int]], list[set[int]]]:
     """What each op touches, and what of that it writes; the ends of a lifetime count as writes."""
-    b, n = trace.buffers, trace.n
+    buffers, count = trace.buffers, trace.n
     reads, writes = ([set(row) for row in rows.tolist()] for rows in (trace.ops.reads, trace.ops.writes))
     mortal = np.flatnonzero(~trace.eternal)
-    for i, start, last in zip(mortal.tolist(), b.start[mortal].tolist(), ((b.end[mortal] - 1) % n).tolist()):
-        writes[start].add(i)
-        writes[last].add(i)
-    return [mine | yours for mine, yours in zip(reads, writes)], writes
+    for buffer, start, last in zip(
+        mortal.tolist(), buffers.start[mortal].tolist(), ((buffers.end[mortal] - 1) % count).tolist()
+    ):
+        writes[start].add(buffer)
+        writes[last].add(buffer)
+    return [read | written for read, written in zip(reads, writes)], writes
 
 
 @strict
@@ -80,13 +84,17 @@ def reordered(trace: Trace, order: I64) -> Trace:
     Traceback (most recent call last):
     ValueError: order: not the ops of trace '', each once
     """
-    n, b = trace.n, trace.buffers
-    if len(order) != n or (np.sort(order) != np.arange(n)).any():
+    count, buffers = trace.n, trace.buffers
+    if len(order) != count or (np.sort(order) != np.arange(count)).any():
         raise ValueError(f"order: not the ops of trace {trace.name!r:.60}, each once")
-    pos = np.argsort(order)
-    start, last = pos[b.start], pos[(b.end - 1) % n]
-    end = np.where(b.end > n, n, 0) + last + 1
+    position = np.argsort(order)
+    start, last = position[buffers.start], position[(buffers.end - 1) % count]
+    end = np.where(buffers.end > count, count, 0) + last + 1
     forever = trace.eternal
-    kept = b.persistent & (forever | (end - start < n))  # one that ends where it starts anew does not live for ever
-    table = replace(b, start=np.where(forever, b.start, start), end=np.where(forever, b.end, end), persistent=kept)
+    kept = buffers.persistent & (
+        forever | (end - start < count)
+    )  # one that ends where it starts anew does not live for ever
+    table = replace(
+        buffers, start=np.where(forever, buffers.start, start), end=np.where(forever, buffers.end, end), persistent=kept
+    )
     return Trace(table, trace.ops.take(order), name=trace.name)

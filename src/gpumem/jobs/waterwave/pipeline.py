@@ -22,6 +22,8 @@ from gpumem.jobs.waterwave.algorithm1 import Row
 from gpumem.jobs.waterwave.node_groups import Partition
 from gpumem.trace import I64
 
+NO_LIMIT = 2**62  # bytes: above any sum of sizes, and sums of two of these stay within int64
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -51,7 +53,7 @@ class Pipeline(Shown):
     Notes
     -----
     All streams wait for one another between two slots. What runs in one slot runs side by side, in whatever order the
-    host comes to it; `bound` holds whatever that is.
+    host enqueues it; `bound` holds for any.
     """
 
     parts: tuple[Partition, ...]
@@ -60,17 +62,17 @@ class Pipeline(Shown):
 
     def rows(self) -> tuple[Row, Row]:
         """Return what runs in each slot of a round on stream 0, and on stream 1: (job, group) or None."""
-        found: tuple[Row, Row] = [None] * self.period, [None] * self.period
+        rows: tuple[Row, Row] = [None] * self.period, [None] * self.period
         for turn in self.turns:
             for group, (slot, stream) in enumerate(zip(turn.slot, turn.stream)):
-                found[stream][slot % self.period] = turn.job, group
-        return found
+                rows[stream][slot % self.period] = turn.job, group
+        return rows
 
     def bound(self) -> I64:
-        """Return for each slot the bytes that are held in it at most, in whatever order its ops are handed over.
+        """Return for each slot the bytes that are held in it at most, in whatever order its ops are enqueued.
 
-        What all jobs hold at its start, and by how much the two groups may be above that, each by itself. Memory that a
-        group gives back serves the other one in the next slot, so no stream waits for another in the middle of a slot.
+        The bytes of all jobs at its start, and by how much the two groups may be above that, each by itself. Memory
+        that a group frees serves the other one in the next slot, so no stream waits for another within a slot.
         """
         held = np.full(self.period, sum(part.rest for part in self.parts), np.int64)
         for turn in self.turns:
@@ -81,11 +83,11 @@ class Pipeline(Shown):
     @property
     def pairs(self) -> int:
         """Slots in which both streams have a group."""
-        return sum(a is not None and b is not None for a, b in zip(*self.rows()))
+        return sum(first is not None and second is not None for first, second in zip(*self.rows()))
 
     def turns_of(self, job: int) -> list[int]:
         """Return which turns are of a job, in turn."""
-        return [t for t, turn in enumerate(self.turns) if turn.job == job]
+        return [index for index, turn in enumerate(self.turns) if turn.job == job]
 
     def _facts(self) -> Facts:
         counts = {"jobs": len(self.parts), "turns": len(self.turns), "slots": self.period, "pairs": self.pairs}
@@ -94,13 +96,13 @@ class Pipeline(Shown):
 
 def _above_rest(part: Partition, slot: Sequence[int]) -> I64:
     """What a turn holds in each slot at most above what its job holds at rest; 0 before and behind it."""
-    found = np.zeros(slot[-1] + 1, np.int64)
-    for k, at in enumerate(slot):
-        found[at] = part.held[k] + part.inside[k]
-        if k + 1 < len(slot):
-            found[at + 1 : slot[k + 1]] = part.held[k + 1]
-    found[slot[0] :] -= part.rest
-    return found
+    level = np.zeros(slot[-1] + 1, np.int64)
+    for group, slot_of in enumerate(slot):
+        level[slot_of] = part.held[group] + part.inside[group]
+        if group + 1 < len(slot):
+            level[slot_of + 1 : slot[group + 1]] = part.held[group + 1]
+    level[slot[0] :] -= part.rest
+    return level
 
 
 @strict
@@ -119,7 +121,7 @@ def pipeline(
     parts : sequence of Partition
         The jobs, one and more.
     limit : int, optional
-        Bytes that all jobs together may hold; without it they hold what they hold.
+        Bytes that all jobs together may hold; without it there is no limit.
     turns : sequence of int, optional
         Which jobs run an iteration in a round, in this order; a job may come more than once. By default each comes
         once, those with most groups first, as in the paper.
@@ -164,7 +166,7 @@ def pipeline(
     if not parts:
         raise ValueError("pipeline: no jobs")
     feasible(parts, limit)
-    order = sorted(range(len(parts)), key=lambda j: -len(parts[j])) if turns is None else list(turns)
+    order = sorted(range(len(parts)), key=lambda job: -len(parts[job])) if turns is None else list(turns)
     if set(order) != set(range(len(parts))):
         raise ValueError(
             f"turns: {order!r:.60} are not of the {len(parts)} jobs 0 to {len(parts) - 1}, each at least once"
@@ -174,24 +176,24 @@ def pipeline(
 
 
 def feasible(parts: Sequence[Partition], limit: int | None) -> None:
-    """Refuse a limit below what the job that rises highest above its rest needs, beside all others at rest."""
+    """Raise where the limit is below what the job that rises highest above its rest needs, others being at rest."""
     rest = sum(part.rest for part in parts)
-    most, j = max((part.peak - part.rest, -j) for j, part in enumerate(parts))
+    most, index = max((part.peak - part.rest, -index) for index, part in enumerate(parts))
     if limit is not None and rest + most > limit:
-        part = parts[-j]
-        error = Infeasible(int(part.order[int(np.argmax(part.trace.live_bytes()))]), rest + most, limit)
+        part = parts[-index]
+        error = Infeasible(int(part.order[int(np.argmax(part.trace.load()))]), rest + most, limit)
         others = f", beside {human(rest - part.rest)} that the others keep" if len(parts) > 1 else ""
-        error.add_note(f"job {-j} ({part.trace.name}) needs {human(part.peak)} by itself{others}")
+        error.add_note(f"job {-index} ({part.trace.name}) needs {human(part.peak)} by itself{others}")
         raise error
 
 
 def _flat(parts: Sequence[Partition], limit: int | None, order: Sequence[int], overlap: int | None) -> Pipeline:
-    """One round that starts with nothing running and ends so."""
-    found = _Flat(parts, limit, order)
+    """One round that begins and ends with no turn in the middle of an iteration."""
+    flat = _Flat(parts, limit, order)
     for place, job in enumerate(order):
-        p = found.beside(job, overlap) if place == 1 else 0
-        found.put(job, p, last=place == len(order) - 1)
-    return Pipeline(tuple(parts), tuple(found.turns), 1 + max(turn.slot[-1] for turn in found.turns))
+        beside = flat.beside(job, overlap) if place == 1 else 0
+        flat.put(job, beside, last=place == len(order) - 1)
+    return Pipeline(tuple(parts), tuple(flat.turns), 1 + max(turn.slot[-1] for turn in flat.turns))
 
 
 class _Flat:
@@ -199,10 +201,10 @@ class _Flat:
 
     def __init__(self, parts: Sequence[Partition], limit: int | None, order: Sequence[int]) -> None:
         self.parts, self.turns = parts, list[Turn]()
-        self.room = 2**62 if limit is None else limit - sum(part.rest for part in parts)
+        self.headroom = NO_LIMIT if limit is None else limit - sum(part.rest for part in parts)
         self.next = [0, 0]  # of each stream: behind the last group on it
         # in each slot, and more than can be needed: bytes above what all jobs hold at rest, by turns that have been put
-        self.held = np.zeros(2 * sum(len(parts[j]) for j in order) + 2, np.int64)
+        self.held = np.zeros(2 * sum(len(parts[job]) for job in order) + 2, np.int64)
 
     def beside(self, job: int, overlap: int | None) -> int:
         """How many groups of the second turn fit beside the last ones of the first that take memory."""
@@ -210,32 +212,35 @@ class _Flat:
         if first.job == job:
             return 0
         angs = self.parts[first.job].angs
-        most = min(angs, part.angs, *([] if overlap is None else [overlap]))
+        largest = min(angs, part.angs, *([] if overlap is None else [overlap]))
         during, behind = _levels(part)
         later = _later(self.held)
-        for p in range(most, 0, -1):
-            at = np.arange(angs - p, angs)
-            if max((self.held[at] + during[:p]).max(), (later[at + 1] + behind[:p]).max()) <= self.room:
-                return p
+        for count in range(largest, 0, -1):
+            slots = np.arange(angs - count, angs)
+            if (
+                max((self.held[slots] + during[:count]).max(), (later[slots + 1] + behind[:count]).max())
+                <= self.headroom
+            ):
+                return count
         return 0
 
-    def put(self, job: int, p: int, last: bool) -> None:
-        """Put the groups of a turn, the first `p` of them beside the first turn's last groups of allocation."""
+    def put(self, job: int, beside: int, last: bool) -> None:
+        """Put the groups of a turn, the first `beside` of them beside the first turn's last groups of allocation."""
         part, later = self.parts[job], _later(self.held)
         during, behind = (column.tolist() for column in _levels(part))
         slots, streams = list[int](), list[int]()
         ready = max((turn.slot[-1] + 1 for turn in self.turns if turn.job == job), default=0)
-        if p:
-            ready = self.parts[self.turns[0].job].angs - p
-        for k in range(len(part)):
-            stream = 1 if k < p or k >= part.angs else 0
-            at = ready if k < p else max(self.next[stream], ready)
-            if last and k >= part.angs and max(self.next[0], ready) < at:
-                stream, at = 0, max(self.next[0], ready)
-            while self.held[at] + during[k] > self.room or later[at + 1] + behind[k] > self.room:
-                at += 1  # until the group fits, and its job can keep what it then holds
-            self.next[stream], ready = max(self.next[stream], at + 1), at + 1
-            slots.append(at)
+        if beside:
+            ready = self.parts[self.turns[0].job].angs - beside
+        for group in range(len(part)):
+            stream = 1 if group < beside or group >= part.angs else 0
+            slot_ = ready if group < beside else max(self.next[stream], ready)
+            if last and group >= part.angs and max(self.next[0], ready) < slot_:
+                stream, slot_ = 0, max(self.next[0], ready)
+            while self.held[slot_] + during[group] > self.headroom or later[slot_ + 1] + behind[group] > self.headroom:
+                slot_ += 1  # until the group fits, and its job can keep what it holds after it
+            self.next[stream], ready = max(self.next[stream], slot_ + 1), slot_ + 1
+            slots.append(slot_)
             streams.append(stream)
         self.held[: slots[-1] + 1] += _above_rest(part, slots)
         self.turns.append(Turn(job, tuple(slots), tuple(streams)))
@@ -253,30 +258,30 @@ def _later(held: I64) -> I64:
 
 def folded(flat: Pipeline, limit: int | None) -> Pipeline:
     """The shortest period at which rounds may follow each other: no slot taken twice, jobs in turn, the bound kept."""
-    on = np.bincount([stream for turn in flat.turns for stream in turn.stream])  # a slot for each group
-    shortest = max(*(turn.slot[-1] - turn.slot[0] + 1 for turn in flat.turns), *on.tolist())
+    groups_on = np.bincount([stream for turn in flat.turns for stream in turn.stream])  # a slot for each group
+    shortest = max(*(turn.slot[-1] - turn.slot[0] + 1 for turn in flat.turns), *groups_on.tolist())
     for period in range(shortest, flat.period):
-        found = _rounds(flat, period)
-        if _apart(found) and (limit is None or int(found.bound().max()) <= limit):
-            return found
+        candidate = _rounds(flat, period)
+        if _is_valid(candidate) and (limit is None or int(candidate.bound().max()) <= limit):
+            return candidate
     return flat
 
 
 def _rounds(flat: Pipeline, period: int) -> Pipeline:
     """Begin a round every `period` slots: a turn that begins later than that is one of the round before."""
-    back = [turn.slot[0] // period * period for turn in flat.turns]
-    turns = [replace(turn, slot=tuple(at - by for at in turn.slot)) for turn, by in zip(flat.turns, back)]
+    shifts = [turn.slot[0] // period * period for turn in flat.turns]
+    turns = [replace(turn, slot=tuple(slot - shift for slot in turn.slot)) for turn, shift in zip(flat.turns, shifts)]
     return replace(flat, turns=tuple(sorted(turns, key=lambda turn: turn.slot[0])), period=period)
 
 
-def _apart(rounds: Pipeline) -> bool:
+def _is_valid(rounds: Pipeline) -> bool:
     """Whether each slot of a stream has one group at most, and the turns of each job follow one another."""
-    taken = [(slot % rounds.period, stream) for turn in rounds.turns for slot, stream in zip(turn.slot, turn.stream)]
-    if len(set(taken)) < len(taken):
+    occupied = [(slot % rounds.period, stream) for turn in rounds.turns for slot, stream in zip(turn.slot, turn.stream)]
+    if len(set(occupied)) < len(occupied):
         return False
     for job in range(len(rounds.parts)):
-        mine = [rounds.turns[t].slot for t in rounds.turns_of(job)]
-        begin = [*(slot[0] for slot in mine[1:]), mine[0][0] + rounds.period]  # of the iteration behind each
-        if any(slot[-1] >= behind for slot, behind in zip(mine, begin)):
+        own = [rounds.turns[index].slot for index in rounds.turns_of(job)]
+        begin = [*(slot[0] for slot in own[1:]), own[0][0] + rounds.period]  # of the iteration behind each
+        if any(slot[-1] >= next_begin for slot, next_begin in zip(own, begin)):
             return False
     return True

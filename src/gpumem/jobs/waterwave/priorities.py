@@ -42,9 +42,9 @@ def by_weight(weights: Sequence[int]) -> list[int]:
             raise ValueError(f"weight of job {job}: {weight} is below 1")
     if not weights:
         raise ValueError("weights: no jobs")
-    earned, found = [0] * len(weights), list[int]()
+    earned, order = [0] * len(weights), list[int]()
     for _ in range(sum(weights)):
-        earned = [mine + weight for mine, weight in zip(earned, weights)]
-        found.append(max(range(len(weights)), key=lambda job: earned[job]))
-        earned[found[-1]] -= sum(weights)
-    return found
+        earned = [account + weight for account, weight in zip(earned, weights)]
+        order.append(max(range(len(weights)), key=lambda job: earned[job]))
+        earned[order[-1]] -= sum(weights)
+    return order

@@ -1,4 +1,4 @@
-"""What a round of a pipeline takes, by the simulated clock, and when each of its ops runs.
+"""How long a round of a pipeline takes by the simulated clock, and when each of its ops runs.
 
 A round depends on which turns run in it: all of them while the pipeline is full, some of them while it fills and
 drains, and where a job has ended its iterations before its last turn::
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.jobs.waterwave.co_schedule import Together
+from gpumem.jobs.waterwave.co_schedule import CoSchedule
 from gpumem.jobs.waterwave.slot_log import GroupRun, OpRun
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.sharing import share
@@ -27,7 +27,7 @@ Begun = Sequence[Mapping[int, int]]  # by lag, rounds back: turns that have begu
 
 
 class Round(NamedTuple):
-    """What a round takes, and when each op runs, in ns from when all streams have met at its beginning."""
+    """How long a round takes, and when each op runs, in ns since all streams met at its beginning."""
 
     ns: int
     start: I64
@@ -51,53 +51,60 @@ class RoundClock:
     `last`: of each turn the node group that ends it. A round is timed once for all that run the same turns.
     """
 
-    def __init__(self, both: Together, machine: Machine, slowdown: float) -> None:
-        self.both, self.machine, self.slowdown = both, machine, slowdown
-        self.alone = machine.durations(both.trace)
-        self.over = int(both.lag.max(initial=0))
+    def __init__(self, schedule: CoSchedule, machine: Machine, slowdown: float) -> None:
+        self.schedule, self.machine, self.slowdown = schedule, machine, slowdown
+        self.alone = machine.durations(schedule.trace)
+        self.over = int(schedule.lag.max(initial=0))
         self.cells = list(self._cells())
         self.last = {cell.turn: cell for cell in self.cells}
         self._known: dict[tuple[frozenset[int], ...], Round] = {}
-        self.full = self.round([dict.fromkeys(range(len(both.pipeline.turns)), 0)] * (self.over + 1))
+        self.full = self.round([dict.fromkeys(range(len(schedule.pipeline.turns)), 0)] * (self.over + 1))
 
     def _cells(self) -> Iterator[_Cell]:
-        both = self.both
-        for t, turn in enumerate(both.pipeline.turns):
+        schedule = self.schedule
+        for index, turn in enumerate(schedule.pipeline.turns):
             for group, at in enumerate(turn.slot):
-                lag, slot = divmod(at, both.pipeline.period)
-                yield _Cell(
-                    t, group, lag, slot, np.flatnonzero((both.turn == t) & (both.lag == lag) & (both.slot == slot))
-                )
+                lag, slot = divmod(at, schedule.pipeline.period)
+                runs = (schedule.turn == index) & (schedule.lag == lag) & (schedule.slot == slot)
+                yield _Cell(index, group, lag, slot, ops=np.flatnonzero(runs))
 
     def round(self, begun: Begun) -> Round:
-        """Return how a round goes in which these turns run."""
+        """Return the times of a round in which these turns run."""
         key = tuple(map(frozenset, begun))
         if key not in self._known:
             self._known[key] = self._timed(key)
         return self._known[key]
 
     def _timed(self, turns: Sequence[frozenset[int]]) -> Round:
-        both = self.both
-        runs = np.zeros(both.trace.n, np.bool_)
+        schedule = self.schedule
+        runs = np.zeros(schedule.trace.n, np.bool_)
         for cell in self.cells:
             runs[cell.ops] = cell.turn in turns[cell.lag]
-        part = replace(both.trace, ops=replace(both.trace.ops, duration=np.where(runs, self.alone, 0)))
-        line = simulate(share(part, self.machine, self.slowdown), self.machine)
-        met = line.end[(both.slot == 0) & (both.turn < 0)].max()  # a stream that is idle has its syncs early
-        return Round(line.makespan, line.start - met, line.end - met)
+        partial = replace(schedule.trace, ops=replace(schedule.trace.ops, duration=np.where(runs, self.alone, 0)))
+        timeline = simulate(share(partial, self.machine, self.slowdown), self.machine)
+        began = timeline.end[(schedule.slot == 0) & (schedule.turn < 0)].max()  # an idle stream has its syncs early
+        return Round(timeline.makespan, timeline.start - began, timeline.end - began)
 
     def ends(self, job: int) -> list[tuple[int, int]]:
         """Of each turn of a job: how many rounds after it began, and when in that one, it ends in a full pipeline."""
-        last = [self.last[t] for t in self.both.pipeline.turns_of(job)]
+        last = [self.last[turn] for turn in self.schedule.pipeline.turns_of(job)]
         return sorted((cell.lag, int(self.full.end[cell.ops[-1]])) for cell in last)
 
     def runs(self, begun: Begun, jobs: Sequence[str], now: int, slot: int) -> Iterator[GroupRun]:
         """Yield what runs in a round that begins at ns `now` with `slot`."""
         _, start, end = self.round(begun)
-        turns, own = self.both.pipeline.turns, self.both.op
+        turns, own = self.schedule.pipeline.turns, self.schedule.op
         for cell in self.cells:
             if cell.turn in begun[cell.lag]:
                 turn, rows = turns[cell.turn], (own, now + start, now + end)
                 ops = tuple(map(OpRun, *(column[cell.ops].tolist() for column in rows)))
-                where = cell.group, turn.stream[cell.group], slot + cell.slot
-                yield GroupRun(jobs[turn.job], begun[cell.lag][cell.turn], *where, ops[0].start, ops[-1].end, ops)
+                yield GroupRun(
+                    jobs[turn.job],
+                    begun[cell.lag][cell.turn],
+                    cell.group,
+                    stream=turn.stream[cell.group],
+                    slot=slot + cell.slot,
+                    start=ops[0].start,
+                    end=ops[-1].end,
+                    ops=ops,
+                )

@@ -9,7 +9,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, JobRun, Outcome
-from gpumem.jobs.waterwave.co_schedule import Together, together
+from gpumem.jobs.waterwave.co_schedule import CoSchedule, co_schedule
 from gpumem.jobs.waterwave.pipeline import Pipeline
 from gpumem.jobs.waterwave.priorities import by_weight
 from gpumem.jobs.waterwave.round_clock import RoundClock
@@ -23,7 +23,7 @@ class _Running:
     """A job and what it has done."""
 
     job: Job
-    weight: int | None = None  # iterations in a round; None where the way is not told
+    weight: int | None = None  # iterations in a round; None where the way takes no turns
     launch: int = -1
     leave: int = -1
     refused: int = 0
@@ -49,7 +49,7 @@ def simulate_together(
     slowdown: float = 1.0,
     hosts: int = 1,
     weights: Sequence[int] | None = None,
-    made: Callable[[Sequence[Job], Together], object] = lambda jobs, both: None,
+    made: Callable[[Sequence[Job], CoSchedule], object] = lambda jobs, schedule: None,
     log: SlotLog | None = None,
 ) -> Outcome:
     """Run jobs together by a way of sharing, from when they arrive to when they leave.
@@ -66,18 +66,18 @@ def simulate_together(
     slowdown : float
         Of `k` kernels that run at once each progresses at `1 / (1 + slowdown (k - 1))`.
     hosts : int
-        Host threads, see `together`.
+        Host threads, see `co_schedule`.
     weights : sequence of int, optional
         Iterations of each job in a round, for a way that takes `turns`: see `by_weight`. By default 1.
     made : callable
-        Told the jobs that are in and what they do together, for each set of them.
+        Called with the jobs that run and their co-schedule, for each set of them.
     log : SlotLog, optional
         Is filled with what runs when, op by op, for `gpumem.check.waterwave`.
 
     Returns
     -------
     Outcome
-        Its log has no ops: these go to the `log`. `replan` is a new pipeline. An iteration begins when the job's last
+        Its log has no ops: these are in `log`. `replan` is a new pipeline. An iteration begins when the job's last
         one has ended, so waiting for its slots is part of it.
 
     Raises
@@ -110,8 +110,9 @@ def simulate_together(
         raise ValueError("simulate_together: two jobs of one name")
     if weights is not None and len(weights) != len(jobs):
         raise ValueError(f"weights: {len(weights)} of them for {len(jobs)} jobs")
-    running = [_Running(job, mine) for job, mine in zip(jobs, [None] * len(jobs) if weights is None else weights)]
-    return _Session(running, machine, capacity, way, slowdown, hosts, made, log).run()
+    running = [_Running(job, weight) for job, weight in zip(jobs, [None] * len(jobs) if weights is None else weights)]
+    session = _Session(running, machine, capacity, way, slowdown=slowdown, hosts=hosts, made=made, slots=log)
+    return session.run()
 
 
 class _Session:
@@ -121,9 +122,10 @@ class _Session:
         machine: Machine,
         capacity: int,
         way: Way,
+        *,
         slowdown: float,
         hosts: int,
-        made: Callable[[Sequence[Job], Together], object],
+        made: Callable[[Sequence[Job], CoSchedule], object],
         slots: SlotLog | None,
     ) -> None:
         self.machine, self.capacity, self.way, self.slowdown, self.hosts = machine, capacity, way, slowdown, hosts
@@ -136,55 +138,59 @@ class _Session:
         self.inside: list[_Running] = []
         self.now = self.peak = 0
         self.replans: list[int] = []
-        self.known: dict[tuple[str, ...], Together | None] = {}  # by the names of the jobs that are in
-        self.turns: dict[tuple[str, ...], Together] = {}  # of those that do not fit by the way
+        self.known: dict[tuple[str, ...], CoSchedule | None] = {}  # by the names of the jobs that are in
+        self.turns: dict[tuple[str, ...], CoSchedule] = {}  # of those that do not fit by the way
         self.least: dict[str, int] = {}  # bytes that a job which does not fit would need, beside those that are in
 
     def run(self) -> Outcome:
-        """Go from boundary to boundary."""
+        """Run rounds from one boundary, at which jobs come or go, to the next."""
         while self.coming or self.waiting or self.inside:
             if not (self.waiting or self.inside):
                 self.now = max(self.now, self.coming[0].job.arrival)
-            both = self.boundary()
-            if both is not None:
-                self.rounds(both)
+            schedule = self.boundary()
+            if schedule is not None:
+                self.rounds(schedule)
         self.log.sort(key=lambda event: event.ns)
-        return Outcome(tuple(map(_told, self.all)), self.peak, (), tuple(self.replans), tuple(self.log))
+        return Outcome(
+            tuple(map(_job_run, self.all)), self.peak, budgets=(), replans=tuple(self.replans), log=tuple(self.log)
+        )
 
-    def boundary(self) -> Together | None:
-        """Let jobs go and come; return what those that are in do together, None where nobody is."""
+    def boundary(self) -> CoSchedule | None:
+        """Let jobs leave and arrive; return the co-schedule of those that run, None where none does."""
         while self.coming and self.coming[0].job.arrival <= self.now:
-            one = self.coming.pop(0)
-            self.waiting.append(one)
-            self.log.append(Event(one.job.arrival, one.job.name, "arrive"))
+            member = self.coming.pop(0)
+            self.waiting.append(member)
+            self.log.append(Event(member.job.arrival, member.job.name, "arrive"))
         ran = [*self.inside]
-        for one in [*self.inside, *self.waiting]:
-            if one.done(self.now):
-                (self.inside if one in self.inside else self.waiting).remove(one)
-                one.leave = self.now
-                self.log.append(Event(self.now, one.job.name, "leave", len(one.ends)))
+        for member in [*self.inside, *self.waiting]:
+            if member.done(self.now):
+                (self.inside if member in self.inside else self.waiting).remove(member)
+                member.leave = self.now
+                self.log.append(Event(self.now, member.job.name, "leave", len(member.ends)))
         before = [*self.inside]
-        for one in [*self.waiting]:
-            if self.made([*self.inside, one]) is None:
+        for member in [*self.waiting]:
+            if self.made([*self.inside, member]) is None:
                 if self.inside:
-                    self.log.append(Event(self.now, one.job.name, "wait"))
-                    break  # nobody overtakes
-                self.waiting.remove(one)
-                one.refused = self.least[one.job.name]
-                self.log.append(Event(self.now, one.job.name, "refused", size=one.refused))
+                    self.log.append(Event(self.now, member.job.name, "wait"))
+                    break  # in order of arrival: no later job overtakes
+                self.waiting.remove(member)
+                member.refused = self.least[member.job.name]
+                self.log.append(Event(self.now, member.job.name, "refused", size=member.refused))
                 continue
-            self.waiting.remove(one)
-            self.inside.append(one)
-            one.launch = self.now
-            self.log.append(Event(self.now, one.job.name, "launch", size=one.job.trace.peak_live_bytes))
+            self.waiting.remove(member)
+            self.inside.append(member)
+            member.launch = self.now
+            self.log.append(Event(self.now, member.job.name, "launch", size=member.job.trace.peak_load))
         if before and self.inside != ran:
             self.replans.append(self.now)
-            self.log += [Event(self.now, one.job.name, "adopt", size=one.job.trace.peak_live_bytes) for one in before]
+            self.log += [
+                Event(self.now, member.job.name, "adopt", size=member.job.trace.peak_load) for member in before
+            ]
         return self.made(self.inside) or self.in_turn() if self.inside else None
 
-    def made(self, members: Sequence[_Running]) -> Together | None:
-        """What these jobs do together, None where they do not fit."""
-        names = tuple(one.job.name for one in members)
+    def made(self, members: Sequence[_Running]) -> CoSchedule | None:
+        """The co-schedule of these jobs, None where they do not fit."""
+        names = tuple(member.job.name for member in members)
         if names not in self.known:
             try:
                 self.known[names] = self.shared(self.way, members)
@@ -193,73 +199,95 @@ class _Session:
                 self.known[names] = None
         return self.known[names]
 
-    def in_turn(self) -> Together:
-        """What those that are in do where they do not fit by the way: without it time would stand still for ever."""
-        names = tuple(one.job.name for one in self.inside)
-        if names not in self.turns:  # they fit: at rest and in turn nobody needs more than beside one that has left
+    def in_turn(self) -> CoSchedule:
+        """The co-schedule of jobs that do not fit by the way: without it no round would ever run, and no time pass."""
+        names = tuple(member.job.name for member in self.inside)
+        if names not in self.turns:  # these fit: in turn no job needs more than it did beside the one that left
             self.turns[names] = self.shared(temporal, self.inside)
         return self.turns[names]
 
-    def shared(self, way: Way, members: Sequence[_Running]) -> Together:
-        """What these jobs do together by a way."""
-        weights = [one.weight for one in members if one.weight is not None]
+    def shared(self, way: Way, members: Sequence[_Running]) -> CoSchedule:
+        """The co-schedule of these jobs by a way of sharing."""
+        weights = [member.weight for member in members if member.weight is not None]
         turns = {"turns": by_weight(weights)} if weights else {}
-        found = way([one.job.trace for one in members], self.machine, self.capacity, **turns)
-        # Within the limit in issue order is not enough (waterwave-s): by the clock a pair's ops come in another order.
-        if (most := int(found.bound().max())) > self.capacity:
+        pipeline = way([member.job.trace for member in members], self.machine, self.capacity, **turns)
+        # Live bytes within the limit in issue order do not suffice (waterwave-s): by the clock the ops of a pair come
+        # in another order.
+        if (most := int(pipeline.bound().max())) > self.capacity:
             raise NotReached(most, self.capacity, hint="node groups get lower (waterwave)")
-        return together(found, self.machine, hosts=self.hosts)
+        return co_schedule(pipeline, self.machine, hosts=self.hosts)
 
-    def rounds(self, both: Together) -> None:
-        """Run as many rounds as nobody has to come or go in, and end what they have begun."""
-        if self.clock is None or both is not self.clock.both:
-            self.tell([one.job for one in self.inside], both)
-            self.clock = RoundClock(both, self.machine, self.slowdown)
-        clock, names = self.clock, tuple(one.job.name for one in self.inside)
+    def rounds(self, schedule: CoSchedule) -> None:
+        """Run rounds until a job has to come or go, and end what they have begun."""
+        if self.clock is None or schedule is not self.clock.schedule:
+            self.tell([member.job for member in self.inside], schedule)
+            self.clock = RoundClock(schedule, self.machine, self.slowdown)
+        clock, names = self.clock, tuple(member.job.name for member in self.inside)
         if self.slots is not None:
-            self.slots.pipelines.append(PipelineStart(self.slot, names, both.pipeline))
-        count = max(min(self.until(one, clock.ends(j), clock.full.ns) for j, one in enumerate(self.inside)), 1)
-        begun, ends = self.begun(both.pipeline, count), [list[int]() for _ in names]
-        for k in range(count + clock.over):
-            mine = begun[k : k + clock.over + 1][::-1]
-            for t, cell in clock.last.items():
-                if t in mine[cell.lag]:
-                    ends[both.pipeline.turns[t].job].append(self.now + int(clock.round(mine).end[cell.ops[-1]]))
+            self.slots.pipelines.append(PipelineStart(self.slot, names, schedule.pipeline))
+        count = max(
+            min(self.until(member, clock.ends(index), clock.full.ns) for index, member in enumerate(self.inside)), 1
+        )
+        begun, ends = self.begun(schedule.pipeline, count), [list[int]() for _ in names]
+        for round_ in range(count + clock.over):
+            begun_by_lag = begun[round_ : round_ + clock.over + 1][::-1]
+            for turn, cell in clock.last.items():
+                if turn in begun_by_lag[cell.lag]:
+                    ends[schedule.pipeline.turns[turn].job].append(
+                        self.now + int(clock.round(begun_by_lag).end[cell.ops[-1]])
+                    )
             if self.slots is not None:
-                self.slots.groups += clock.runs(mine, names, self.now, self.slot)
-            self.now += clock.round(mine).ns
-            self.slot += both.pipeline.period
-        for one, found in zip(self.inside, ends):
-            first = len(one.ends)
-            one.ends += sorted(found)
-            self.log += [Event(ns, one.job.name, "iteration", first + k) for k, ns in enumerate(one.ends[first:])]
-        self.peak = max(self.peak, both.trace.peak_live_bytes)
+                self.slots.groups += clock.runs(begun_by_lag, names, self.now, self.slot)
+            self.now += clock.round(begun_by_lag).ns
+            self.slot += schedule.pipeline.period
+        for member, new_ends in zip(self.inside, ends):
+            first = len(member.ends)
+            member.ends += sorted(new_ends)
+            self.log += [
+                Event(ns, member.job.name, "iteration", first + round_) for round_, ns in enumerate(member.ends[first:])
+            ]
+        self.peak = max(self.peak, schedule.trace.peak_load)
 
-    def begun(self, line: Pipeline, count: int) -> list[dict[int, int]]:
-        """Of `count` rounds, which turns begin an iteration, and which; before and behind them nothing does."""
-        following = [range(len(one.ends), one.job.iterations).__iter__() for one in self.inside]
+    def begun(self, pipeline: Pipeline, count: int) -> list[dict[int, int]]:
+        """Of `count` rounds, which turns begin an iteration, and which one; before and behind them none does."""
+        following = [range(len(member.ends), member.job.iterations).__iter__() for member in self.inside]
         rounds = [
-            {t: k for t, turn in enumerate(line.turns) if (k := next(following[turn.job], None)) is not None}
+            {
+                index: iteration
+                for index, turn in enumerate(pipeline.turns)
+                if (iteration := next(following[turn.job], None)) is not None
+            }
             for _ in range(count)
         ]
         nothing = [dict[int, int]()] * self.clock.over if self.clock else []
         return [*nothing, *rounds, *nothing]
 
-    def until(self, one: _Running, ends: Sequence[tuple[int, int]], period: int) -> int:
+    def until(self, member: _Running, ends: Sequence[tuple[int, int]], period: int) -> int:
         """In how many rounds the job has ended its iterations, or is to leave, or another one has come."""
-        period = max(period, 1)  # one that takes no time
-        found = [-(-one.left // len(ends))]
-        if one.job.leave is not None:
+        period = max(period, 1)  # a round of no time would divide by zero
+        counts = [-(-member.left // len(ends))]
+        if member.job.leave is not None:
             last = max(lag * period + ns for lag, ns in ends)
-            found.append(1 + -(-(one.job.leave - self.now - last) // period))
+            counts.append(1 + -(-(member.job.leave - self.now - last) // period))
         if self.coming:
-            found.append(-(-(self.coming[0].job.arrival - self.now) // period))
-        return min(found)
+            counts.append(-(-(self.coming[0].job.arrival - self.now) // period))
+        return min(counts)
 
 
-def _told(one: _Running) -> JobRun:
-    peak = (one.job.trace.peak_live_bytes,) * len(one.ends)
-    begin = [one.launch, *one.ends[:-1]][: len(one.ends)]
-    waits = {"admission": max(one.launch - one.job.arrival, 0)}
-    run = (tuple(begin), tuple(one.ends), peak, peak, (0,) * len(one.ends))
-    return JobRun(one.job.name, one.launch, one.leave, one.refused, *run, 0, 0, waits)
+def _job_run(member: _Running) -> JobRun:
+    count = len(member.ends)
+    peak = (member.job.trace.peak_load,) * count
+    return JobRun(
+        member.job.name,
+        launch=member.launch,
+        leave=member.leave,
+        refused=member.refused,
+        start=tuple([member.launch, *member.ends[:-1]][:count]),
+        end=tuple(member.ends),
+        budget=peak,
+        peak=peak,
+        passive=(0,) * count,
+        out=0,
+        into=0,
+        waits={"admission": max(member.launch - member.job.arrival, 0)},
+    )

@@ -1,4 +1,4 @@
-"""Ways in which jobs share a GPU, iteration by iteration: each makes a pipeline, and so one trace and one clock.
+"""Ways in which jobs share a GPU, iteration by iteration: each makes a pipeline, and so one trace and one simulation.
 
 `waterwave` runs node groups side by side, `searched` groups of any length, `waterwave_s` halves of iterations,
 `temporal` whole iterations in turn.
@@ -13,7 +13,7 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.errors import NotReached
 from gpumem.jobs.waterwave.balanced import balanced
-from gpumem.jobs.waterwave.co_schedule import together
+from gpumem.jobs.waterwave.co_schedule import co_schedule
 from gpumem.jobs.waterwave.node_groups import Partition, atoms, between, partition
 from gpumem.jobs.waterwave.pipeline import Pipeline, pipeline
 from gpumem.simulator.machine import Machine
@@ -23,7 +23,9 @@ from gpumem.trace import Trace
 from gpumem.trace.kinds import ACT_GRAD, GRADIENT
 
 Way = Callable[..., Pipeline]
-PIECES = (4, 6, 8, 12, 16, 24, 32)  # of what the largest job takes: the split sizes that are tried
+# Into how many node groups the largest job is cut, about: the split sizes that are tried, and the clock decides. Finer
+# ones (`benchmarks waterwave`: 37 sizes from a half to a 128th) take longer to try. Not tuned.
+PIECES = (4, 6, 8, 12, 16, 24, 32)
 
 
 @strict
@@ -57,7 +59,7 @@ def waterwave(
     slowdown : float
         How much kernels slow each other down, for that clock; see `gpumem.simulator.sharing.share`.
     hosts : int
-        Host threads, for that clock; see `together`.
+        Host threads, for that clock; see `co_schedule`.
 
     Returns
     -------
@@ -76,13 +78,13 @@ def waterwave(
     Pipeline(2 jobs, 2 turns, 8 slots, 6 pairs, at most 799.73 MiB)
     """
     sizes = [split] if split is not None else _sizes(traces)
-    found = [
+    pipelines = [
         pipeline([partition(trace, machine, size, order=order) for trace in traces], limit, turns=turns)
         for size in sizes
     ]
-    if len(found) == 1:
-        return found[0]
-    return min(found, key=lambda one: round_ns(one, machine, slowdown=slowdown, hosts=hosts))
+    if len(pipelines) == 1:
+        return pipelines[0]
+    return min(pipelines, key=lambda one: round_ns(one, machine, slowdown=slowdown, hosts=hosts))
 
 
 @strict
@@ -113,10 +115,10 @@ def searched(
     >>> [round(round_ns(one, machine, slowdown=0.5) / 1e6, 1) for one in both]
     [83.6, 80.3]
     """
-    found = [waterwave(traces, machine, limit, order=order, slowdown=slowdown, hosts=hosts)]
+    pipelines = [waterwave(traces, machine, limit, order=order, slowdown=slowdown, hosts=hosts)]
     parts = [atoms(trace, machine, order=order) for trace in traces]
-    found.append(balanced(parts, machine, limit, slowdown=min(slowdown, 1.0), sync_ns=4 * machine.host_ns))
-    return min(found, key=lambda one: round_ns(one, machine, slowdown=slowdown, hosts=hosts))
+    pipelines.append(balanced(parts, machine, limit, slowdown=min(slowdown, 1.0), sync_ns=4 * machine.host_ns))
+    return min(pipelines, key=lambda one: round_ns(one, machine, slowdown=slowdown, hosts=hosts))
 
 
 @strict
@@ -127,12 +129,12 @@ def round_ns(line: Pipeline, machine: Machine, *, slowdown: float = 1.0, hosts: 
     >>> round_ns(temporal([bundled("vgg16")] * 2, Machine.named("v100")), Machine.named("v100"))
     90606234
     """
-    trace = together(line, machine, hosts=hosts).trace
+    trace = co_schedule(line, machine, hosts=hosts).trace
     return simulate(share(trace, machine, slowdown), machine).makespan
 
 
 def _sizes(traces: Sequence[Trace]) -> list[int]:
-    most = max((trace.peak_live_bytes - int(between(trace)[0]) for trace in traces), default=1)
+    most = max((trace.peak_load - int(between(trace)[0]) for trace in traces), default=1)
     return sorted({max(most // pieces, 1) for pieces in PIECES}, reverse=True)
 
 
@@ -140,8 +142,8 @@ def _sizes(traces: Sequence[Trace]) -> list[int]:
 def waterwave_s(traces: Sequence[Trace], machine: Machine, limit: int | None = None) -> Pipeline:
     """Share by halves of an iteration: the paper's coarse baseline, cut at the peak or between the two passes.
 
-    Of both cuts, that which holds less in issue order. In what order the ops of a pair are handed over is luck in the
-    paper; here it is that of their times.
+    Of both cuts, the one with the lower peak in issue order. The order in which the ops of a pair are enqueued is luck
+    in the paper; here it is that of their times.
 
     Raises
     ------
@@ -158,11 +160,11 @@ def waterwave_s(traces: Sequence[Trace], machine: Machine, limit: int | None = N
     ----------
     Shi et al., Waterwave, section 5.1.3.
     """
-    found = halves(traces, machine)
-    held = [together(one, machine).trace.peak_live_bytes for one in found]
+    candidates = halves(traces, machine)
+    held = [co_schedule(one, machine).trace.peak_load for one in candidates]
     if limit is not None and min(held) > limit:
         raise NotReached(min(held), limit, hint="node groups get lower (waterwave)")
-    return found[int(np.argmin(held))]
+    return candidates[int(np.argmin(held))]
 
 
 @strict
@@ -173,15 +175,15 @@ def halves(traces: Sequence[Trace], machine: Machine) -> list[Pipeline]:
     >>> [line.parts[0].cuts.tolist() for line in halves([bundled("vgg16")] * 2, Machine.named("v100"))]
     [[0, 102, 315], [0, 76, 315]]
     """
-    found = []
+    pipelines = []
     for cut in (_peak, _backward):
         parts = [Partition.at(trace, machine, *_halves(cut(trace), trace.n)) for trace in traces]
-        found.append(pipeline(parts, overlap=0))
-    return found
+        pipelines.append(pipeline(parts, overlap=0))
+    return pipelines
 
 
-def _halves(cut: int, n: int) -> tuple[list[int], int]:
-    return ([0, cut, n], 1) if 0 < cut < n else ([0, n], 1)
+def _halves(cut: int, count: int) -> tuple[list[int], int]:
+    return ([0, cut, count], 1) if 0 < cut < count else ([0, count], 1)
 
 
 def _peak(trace: Trace) -> int:
@@ -191,11 +193,11 @@ def _peak(trace: Trace) -> int:
 
 def _backward(trace: Trace) -> int:
     """The op behind all that were recorded before the first that makes a gradient; at the peak where no kind tells."""
-    mine = np.array([kind in (GRADIENT, ACT_GRAD) for kind in trace.buffers.kind], np.bool_) & ~trace.eternal
-    if not mine.any():
+    is_gradient = np.array([kind in (GRADIENT, ACT_GRAD) for kind in trace.buffers.kind], np.bool_) & ~trace.eternal
+    if not is_gradient.any():
         return _peak(trace)
     of = trace.ops.of
-    return 1 + int(np.flatnonzero(of < of[trace.buffers.start[mine]].min()).max(initial=-1))
+    return 1 + int(np.flatnonzero(of < of[trace.buffers.start[is_gradient]].min()).max(initial=-1))
 
 
 @strict

@@ -1,4 +1,4 @@
-"""What ran when under a pipeline of node groups: one log, filled by the simulated clock and by threads alike.
+"""The log of what ran when under a pipeline of node groups, filled by the simulated clock and by threads alike.
 
 Slots are counted through all rounds and all pipelines of a run, so whoever reads the log needs no clock to order it.
 `gpumem.check.waterwave` judges it.
@@ -33,7 +33,7 @@ class GroupRun:
     stream, slot : int
         Where it ran.
     start, end : int
-        ns: of its kernels by the simulated clock; of the call that hands it over on threads.
+        ns: of its kernels by the simulated clock; of the call that enqueues it on threads.
     ops : tuple of OpRun
         In the order in which they ran; on threads none, as only the call is seen.
     """

@@ -10,6 +10,7 @@ from itertools import count
 from queue import SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter_ns
+from typing import NamedTuple
 
 from gpumem.base.arguments import at_least
 from gpumem.base.names import choice
@@ -24,7 +25,7 @@ Hook = Callable[[int], object]
 
 @dataclass(slots=True)
 class _Member:
-    """A job that is in: how many iterations it may still begin (None: no end), whether it has been told to leave."""
+    """A job that is in: how many iterations it may still begin (None: no end), whether it leaves after this one."""
 
     left: int | None
     leaves: bool = False
@@ -43,25 +44,25 @@ class PipelineExecutor:
         `plan(jobs) -> Pipeline` for the jobs that are in, a tuple of names in the order in which they joined; part `j`
         is that of `jobs[j]`. It is called whenever jobs have come or gone.
     call : callable
-        `call(job, group, stream)` hands node group `group` of a job over to a stream, in that stream's thread.
+        `call(job, group, stream)` enqueues node group `group` of a job on a stream, in that stream's thread.
     signal, wait : callable, optional
-        `signal(stream)` is called in a stream's thread when it has handed over what it has in a slot, and
+        `signal(stream)` is called in a stream's thread when it has enqueued its group of a slot, and
         `wait(stream)` before its next slot, when all streams have signalled: for the events that order the streams on
-        the device, and for an allocator that is to learn of it (the paper's SyncAndCoalesce).
+        the device, and for an allocator that depends on it (the paper's SyncAndCoalesce).
     enter : callable, optional
         `enter(stream)` is the first call in each new thread, for CUDA `cuda.core.Device().set_current()`.
     timeout : float, optional
         Seconds for which a stream waits for another one at most; by default as long as it takes.
     log : SlotLog, optional
-        Is filled with what is handed over when, for `gpumem.check.waterwave`. Iterations of a job that comes back are
+        Is filled with what is enqueued when, for `gpumem.check.waterwave`. Iterations of a job that comes back are
         counted on.
 
     Notes
     -----
     Jobs join and leave at any time, from any thread, also from within `call`. A round that has begun is run: then the
-    pipeline is drained, and a new one made of the jobs that are in. A job that is told to leave ends the iteration
-    that it is in and begins no other. Each pipeline runs one round at least, so that nobody waits for ever while others
-    come and go.
+    pipeline is drained, and a new one made of the jobs that are in. A job that leaves first ends the iteration that it
+    is in and begins no other. Each pipeline runs one round at least, so that no job waits for ever while others come
+    and go.
 
     Examples
     --------
@@ -99,8 +100,8 @@ class PipelineExecutor:
         self.signal, self.wait, self.enter = (hook or (lambda stream: None) for hook in (signal, wait, enter))
         self._members: dict[str, _Member] = {}
         self._begun = Counter[str]()  # iterations of each job
-        self._slots = 0  # of all pipelines so far
-        self._changed = self._running = False
+        self.slots = 0  # of all pipelines so far
+        self.changed = self._running = False  # whether jobs have joined or left since the pipeline was made
         self._lock = Lock()
 
     @property
@@ -110,7 +111,7 @@ class PipelineExecutor:
             return tuple(self._members)
 
     def join(self, job: str, iterations: int | None = None) -> None:
-        """Let a job in when the round that is running has ended, for so many iterations or until it leaves.
+        """Add a job when the round that is running has ended, for so many iterations or until it leaves.
 
         Raises
         ------
@@ -122,10 +123,10 @@ class PipelineExecutor:
             if job in self._members:
                 raise ValueError(f"job {job!r} is in already" + ", it is leaving" * self._members[job].done)
             self._members[job] = _Member(iterations)
-            self._changed = True
+            self.changed = True
 
     def leave(self, job: str) -> None:
-        """Let a job go when it has ended the iteration that it is in.
+        """Remove a job when it has ended the iteration that it is in.
 
         Raises
         ------
@@ -134,7 +135,7 @@ class PipelineExecutor:
         """
         with self._lock:
             choice(job, self._members, "job").leaves = True
-            self._changed = True
+            self.changed = True
 
     def run(self) -> None:
         """Run until no job is in.
@@ -150,7 +151,7 @@ class PipelineExecutor:
             ended, or are given `timeout` seconds to. Jobs stay in; running again begins new iterations of them.
         """
         with self._alone():
-            while jobs := self._settled():
+            while jobs := self._drop_finished():
                 _Rounds(self, jobs, self.plan(jobs)).run()
 
     @contextmanager
@@ -164,24 +165,32 @@ class PipelineExecutor:
         finally:
             self._running = False
 
-    def _settled(self) -> tuple[str, ...]:
+    def _drop_finished(self) -> tuple[str, ...]:
         """Drop the jobs that are done; return those that are in."""
         with self._lock:
-            self._changed = False
+            self.changed = False
             self._members = {job: member for job, member in self._members.items() if not member.done}
             return tuple(self._members)
 
-    def _begins(self, job: str) -> int | None:
-        """Return which iteration a job begins now; None where it does not."""
+    def begins(self, job: str) -> int | None:
+        """Count and return the iteration that a job begins now; None where it begins none."""
         with self._lock:
             member = self._members[job]
             if member.done:
                 return None
             if member.left is not None:
                 member.left -= 1
-                self._changed |= member.left == 0
+                self.changed |= member.left == 0
             self._begun[job] += 1
             return self._begun[job] - 1
+
+
+class _Cell(NamedTuple):
+    """A node group in a slot of a stream: of which turn of the pipeline, and which of its groups."""
+
+    turn_index: int
+    turn: Turn
+    group: int
 
 
 class _Rounds:
@@ -192,13 +201,13 @@ class _Rounds:
             raise ValueError(
                 f"plan: it returned a pipeline of {len(pipeline.parts)} jobs for {len(jobs)}: {jobs!r:.60}"
             )
-        self.executor, self.jobs, self.first = executor, jobs, executor._slots
+        self.executor, self.jobs, self.first = executor, jobs, executor.slots
         if executor.log is not None:
             executor.log.pipelines.append(PipelineStart(self.first, jobs, pipeline))
-        self.cells: list[list[tuple[int, Turn, int] | None]] = [[None] * pipeline.period for _ in pipeline.rows()]
-        for t, turn in enumerate(pipeline.turns):
+        self.cells: list[list[_Cell | None]] = [[None] * pipeline.period for _ in pipeline.rows()]
+        for index, turn in enumerate(pipeline.turns):
             for group, (slot, stream) in enumerate(zip(turn.slot, turn.stream)):
-                self.cells[stream][slot % pipeline.period] = t, turn, group
+                self.cells[stream][slot % pipeline.period] = _Cell(index, turn, group)
         streams = len(self.cells)
         self.barriers = [CounterBarrier(streams, streams) for _ in range(pipeline.period)]  # before each slot
         self.active: list[int | None] = [None] * len(pipeline.turns)  # the iteration that a turn is in the middle of
@@ -209,7 +218,9 @@ class _Rounds:
         """Run rounds until jobs have come or gone, and what has begun has ended."""
         ends = SimpleQueue[BaseException | None]()
         streams = range(len(self.cells))
-        threads = [Thread(target=self._thread, args=(s, ends), name=f"stream {s}", daemon=True) for s in streams]
+        threads = [
+            Thread(target=self._thread, args=(stream, ends), name=f"stream {stream}", daemon=True) for stream in streams
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -236,34 +247,34 @@ class _Rounds:
             ends.put(None)
 
     def _walk(self, stream: int) -> None:
-        mine, period, limit = self.cells[stream], len(self.barriers), self.executor.timeout
-        for k in count():
+        own_cells, period, limit = self.cells[stream], len(self.barriers), self.executor.timeout
+        for round_ in count():
             for slot in range(period):
-                if k or slot:
+                if round_ or slot:
                     self.barriers[slot].root(limit)
                     self.executor.wait(stream)
-                if slot == 0 and not self._goes_on(k):
+                if slot == 0 and not self._goes_on(round_):
                     return
-                if (cell := mine[slot]) is not None:
-                    self._group(stream, k, self.first + k * period + slot, *cell)
+                if (cell := own_cells[slot]) is not None:
+                    self._group(stream, round_, self.first + round_ * period + slot, cell)
                 self.executor.signal(stream)
                 self.barriers[(slot + 1) % period].leaf(limit)
 
-    def _goes_on(self, k: int) -> bool:
-        """Whether there is a round `k`; the first stream that comes to it decides."""
+    def _goes_on(self, round_: int) -> bool:
+        """Whether there is a round `round_`; the first stream that comes to it decides."""
         with self.lock:
-            if k == len(self.begun):
-                self.begun.append(k == 0 or not self.executor._changed)
-                self.last = not self.begun[k] and all(mine is None for mine in self.active)
-                self.executor._slots = self.first + k * len(self.barriers)
+            if round_ == len(self.begun):
+                self.begun.append(round_ == 0 or not self.executor.changed)
+                self.last = not self.begun[round_] and all(iteration is None for iteration in self.active)
+                self.executor.slots = self.first + round_ * len(self.barriers)
             return not self.last
 
-    def _group(self, stream: int, k: int, slot: int, t: int, turn: Turn, group: int) -> None:
+    def _group(self, stream: int, round_: int, slot: int, cell: _Cell) -> None:
         """Run a node group, if its turn is in the middle of an iteration or begins one."""
-        job = self.jobs[turn.job]
+        job, group = self.jobs[cell.turn.job], cell.group
         if group == 0:
-            self.active[t] = self.executor._begins(job) if self.begun[k] else None
-        if (iteration := self.active[t]) is None:
+            self.active[cell.turn_index] = self.executor.begins(job) if self.begun[round_] else None
+        if (iteration := self.active[cell.turn_index]) is None:
             return
         start = perf_counter_ns()
         try:
@@ -272,6 +283,7 @@ class _Rounds:
             error.add_note(f"job {job!r}, node group {group}")
             raise
         if self.executor.log is not None:
-            self.executor.log.groups.append(GroupRun(job, iteration, group, stream, slot, start, perf_counter_ns()))
-        if group == len(turn.slot) - 1:
-            self.active[t] = None
+            run = GroupRun(job, iteration, group, stream, slot=slot, start=start, end=perf_counter_ns())
+            self.executor.log.groups.append(run)
+        if group == len(cell.turn.slot) - 1:
+            self.active[cell.turn_index] = None

@@ -24,7 +24,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.units import human
-from gpumem.jobs.waterwave.co_schedule import Together
+from gpumem.jobs.waterwave.co_schedule import CoSchedule
 from gpumem.jobs.waterwave.node_groups import Partition
 from gpumem.jobs.waterwave.pipeline import Pipeline
 from gpumem.trace import I64, Bool, Trace
@@ -72,43 +72,46 @@ def in_pool(part: Partition, placement: Placement) -> Partition:
     """
     placement.check_fits(part.trace)
     low, floor, top = _kept(part.trace, placement)
-    b, n = part.trace.buffers, part.trace.n
-    within, between = np.full(n, floor), np.full(n + 1, floor)
-    for i in np.flatnonzero(~low & ~b.host & (b.size > 0)).tolist():
-        mine, inner = slice(b.start[i], b.end[i]), slice(b.start[i] + 1, b.end[i])
-        within[mine] = np.maximum(within[mine], top[i])
-        between[inner] = np.maximum(between[inner], top[i])
+    buffers, count = part.trace.buffers, part.trace.n
+    within, between = np.full(count, floor), np.full(count + 1, floor)
+    for buffer in np.flatnonzero(~low & ~buffers.host & (buffers.size > 0)).tolist():
+        lifetime, inner = (
+            slice(buffers.start[buffer], buffers.end[buffer]),
+            slice(buffers.start[buffer] + 1, buffers.end[buffer]),
+        )
+        within[lifetime] = np.maximum(within[lifetime], top[buffer])
+        between[inner] = np.maximum(between[inner], top[buffer])
     held = between[part.cuts]
     return replace(part, held=held, inside=np.maximum.reduceat(within, part.cuts[:-1]) - held[:-1])
 
 
 def _kept(trace: Trace, placement: Placement) -> tuple[Bool, int, I64]:
     """Which buffers lie among those that cross the boundary; how high these reach; where each ends, rounded up."""
-    b, unit = trace.buffers, placement.alignment
-    top = np.where(b.host | (b.size == 0), 0, -(-(placement.offset + b.size) // unit) * unit)
-    low, floor = trace.crossing, -1
-    while (reach := int(top[low].max(initial=0))) > floor:
-        low, floor = low | (placement.offset < reach), reach
-    return low, floor, top
+    buffers, unit = trace.buffers, placement.alignment
+    top = np.where(buffers.host | (buffers.size == 0), 0, -(-(placement.offset + buffers.size) // unit) * unit)
+    is_kept, floor = trace.crossing, -1
+    while (reach := int(top[is_kept].max(initial=0))) > floor:
+        is_kept, floor = is_kept | (placement.offset < reach), reach
+    return is_kept, floor, top
 
 
 @strict
-def two_ends(both: Together, placements: Sequence[Placement], capacity: int | None = None) -> Placement:
+def two_ends(schedule: CoSchedule, placements: Sequence[Placement], capacity: int | None = None) -> Placement:
     """Place a round of jobs of which each has a placement of its own: turns that meet grow from opposite ends.
 
     Parameters
     ----------
-    both : Together
+    schedule : CoSchedule
     placements : sequence of Placement
         Of each job's part, as for `in_pool`.
     capacity : int, optional
-        Bytes of the pool; by default as few as do.
+        Bytes of the pool; by default as few as suffice.
 
     Returns
     -------
     Placement
-        Valid whatever the order in which the host comes to the ops of a slot: what one group gives back serves the
-        other one from the next slot on, so no stream waits for another but between slots.
+        Valid in whatever order the host enqueues the ops of a slot: bytes that one group frees serve the other one from
+        the next slot on, so no stream waits for another but between slots.
 
     Raises
     ------
@@ -120,34 +123,36 @@ def two_ends(both: Together, placements: Sequence[Placement], capacity: int | No
     Examples
     --------
     >>> from gpumem import Machine, bundled, check
-    >>> from gpumem.jobs.waterwave import partition, pipeline, together
+    >>> from gpumem.jobs.waterwave import partition, pipeline, co_schedule
     >>> from gpumem.pool import stacked
     >>> machine, limit = Machine.named("v100"), 600 * 2**20
     >>> part = partition(bundled("vgg16"), machine, 100 * 2**20)
     >>> stack = stacked(part.trace)
-    >>> both = together(pipeline([in_pool(part, stack)] * 2, limit), machine)
+    >>> both = co_schedule(pipeline([in_pool(part, stack)] * 2, limit), machine)
     >>> placed = two_ends(both, [stack] * 2, limit)
     >>> check.placement(both.trace, placed)
     >>> placed
     Placement(738 buffers, height 600.00 MiB, alignment 256 B)
     """
-    line = both.pipeline
-    unit = _alignment(placements, len(both.ops))
-    needed = int(replace(line, parts=tuple(map(in_pool, line.parts, placements))).bound().max())
+    pipeline_ = schedule.pipeline
+    unit = _alignment(placements, len(schedule.ops))
+    needed = int(replace(pipeline_, parts=tuple(map(in_pool, pipeline_.parts, placements))).bound().max())
     height = (needed if capacity is None else capacity) // unit * unit
     if height < needed:
         raise ValueError(f"capacity: {human(height)} is below the {human(needed)} that the round takes from two ends")
-    kept = [_kept(part.trace, one) for part, one in zip(line.parts, placements)]
+    kept = [_kept(part.trace, placement) for part, placement in zip(pipeline_.parts, placements)]
     floors = [floor for _, floor, _ in kept]
-    b = both.trace.buffers
-    offset = np.where(b.host, NOWHERE, 0)
-    for t, (turn, above) in enumerate(zip(line.turns, _ends(line))):
-        low, floor, top = kept[turn.job]
-        at = placements[turn.job].offset
-        grown = height - (top - floor) if above else sum(floors) + at - floor
-        moved = np.where(low, sum(floors[: turn.job]) + at, grown)  # what is kept lies at the bottom, job by job
-        mine = (both.buffer_turn == t) & ~b.host & (b.size > 0)
-        offset[mine] = moved[both.buffer[mine]]
+    buffers = schedule.trace.buffers
+    offset = np.where(buffers.host, NOWHERE, 0)
+    for index, (turn, above) in enumerate(zip(pipeline_.turns, _ends(pipeline_))):
+        is_kept, floor, top = kept[turn.job]
+        offsets = placements[turn.job].offset
+        grown_offset = height - (top - floor) if above else sum(floors) + offsets - floor
+        moved = np.where(
+            is_kept, sum(floors[: turn.job]) + offsets, grown_offset
+        )  # what is kept lies at the bottom, job by job
+        own = (schedule.buffer_turn == index) & ~buffers.host & (buffers.size > 0)
+        offset[own] = moved[schedule.buffer[own]]
     return Placement(offset, height, unit)
 
 
@@ -161,23 +166,23 @@ def _alignment(placements: Sequence[Placement], jobs: int) -> int:
     return units[0]
 
 
-def _ends(line: Pipeline) -> list[bool]:
+def _ends(pipeline: Pipeline) -> list[bool]:
     """Whether each turn grows down from above: no two that meet grow from the same end."""
-    slots = [{slot % line.period for slot in range(turn.slot[0], turn.slot[-1] + 1)} for turn in line.turns]
+    slots = [{slot % pipeline.period for slot in range(turn.slot[0], turn.slot[-1] + 1)} for turn in pipeline.turns]
     turns = range(len(slots))
-    meets = [[other for other in turns if other != t and slots[t] & slots[other]] for t in turns]
+    meets = [[other for other in turns if other != one and slots[one] & slots[other]] for one in turns]
     above: dict[int, bool] = {}
     for first in turns:
-        todo = [] if first in above else [first]
+        pending = [] if first in above else [first]
         above.setdefault(first, False)
-        while todo:
-            t = todo.pop()
-            todo += [other for other in meets[t] if other not in above]
-            above |= {other: not above[t] for other in meets[t] if other not in above}
-            for other in meets[t]:
-                if above[other] == above[t]:
+        while pending:
+            one = pending.pop()
+            pending += [other for other in meets[one] if other not in above]
+            above |= {other: not above[one] for other in meets[one] if other not in above}
+            for other in meets[one]:
+                if above[other] == above[one]:
                     raise ValueError(
-                        f"turns {min(t, other)} and {max(t, other)} meet, and others leave them one end: two are too "
-                        "few; a lower limit, pipeline(..., wrap=False) or best_fit of the round's trace would do"
+                        f"turns {min(one, other)} and {max(one, other)} meet, and others leave them one end: two are "
+                        "too few; a lower limit, pipeline(..., wrap=False) or best_fit of the round's trace would do"
                     )
-    return [above[t] for t in turns]
+    return [above[one] for one in turns]

@@ -16,13 +16,26 @@ from gpumem.swap.plan.gaps import gaps
 from gpumem.trace import I64, Bool, Trace
 from gpumem.trace.kinds import WORKSPACE
 
-SPAN = 8  # ops between a whole write and the last change in place, at most
-SLIGHT = 0.05  # what a merge may add to the time of a node that is computed again, as a fraction
-SLACK = 1e-3  # what a merge may add to the memory that a node needs, as a fraction of the peak load
-ALIKE = 0.2  # outputs of one node are last used within this part of each other's lifetimes
-APART = 16  # neighbours that need or use different things should not merge: what that costs, a part of it
-AWAY = 3  # ops between two accesses of an output
-GROWTH = 1.4  # of the size of outputs, where there are too many groups
+# Ops between a whole write and the last change in place, at most: conv, add_, relu_ and the like. Not tuned.
+SPAN = 8
+# What a merge may add to the time of a node that can be recomputed, as a fraction: each recomputation pays it. Not
+# tuned.
+SLIGHT = 0.05
+# What a merge may add to the memory that a node needs and still count as free, as a fraction of the peak. Not tuned.
+SLACK = 1e-3
+# What it may add while there are too many groups no more: above 1 / COSTLY_PART of the peak, merging stops. Not tuned.
+COSTLY_PART = 20
+# Outputs of one node are last used within this part of each other's lifetimes: they leave and come back together, so
+# one that is used much longer would hold the others. Not tuned.
+ALIKE = 0.2
+# Neighbours that need or use different bytes should not merge: this part of the difference is the cost. Not tuned.
+APART = 16
+# Ops between two accesses of an output, at least: in a shorter gap there is no time for a copy. Not tuned.
+SHORTEST_GAP = 3
+# Factor by which the smallest size of an output grows while there are too many groups. Not tuned.
+GROWTH = 1.4
+# Outputs are at least this part of the peak live bytes where groups are merged. Not tuned.
+LEAST_PART = 1000
 
 
 class Output(NamedTuple):
@@ -53,55 +66,55 @@ class Groups(Shown):
         """
         begins = np.ones(trace.n + 1, np.bool_)
         rows = []
-        for b, made, ready, last in _candidates(trace, least):
-            if worth is not None and not worth[b]:
+        for buffer, made, ready, last in _candidates(trace, least):
+            if worth is not None and not worth[buffer]:
                 continue
             begins[made + 1 : ready + 1] = False
-            rows.append(Output(b, made, last))
+            rows.append(Output(buffer, made, last))
         return cls(np.flatnonzero(begins), tuple(rows)).joined(trace, np.flatnonzero(begins))
 
     def joined(self, trace: Trace, first: I64) -> Groups:
         """The same outputs, as far as they outlive the groups that begin at `first`, much alike in each group."""
         end = np.repeat(first[1:], np.diff(first))
         by_group: dict[int, list[Output]] = {}
-        for row in self.outputs:
-            if row.last >= end[row.made]:
-                by_group.setdefault(int(end[row.made]), []).append(row)
-        kept: list[Output] = []
-        for after, mine in sorted(by_group.items()):
-            chief = max(mine, key=lambda row: int(trace.buffers.size[row.buffer]) * (row.last - after + 1))
+        for output in self.outputs:
+            if output.last >= end[output.made]:
+                by_group.setdefault(int(end[output.made]), []).append(output)
+        alike: list[Output] = []
+        for after, in_group in sorted(by_group.items()):
+            chief = max(in_group, key=lambda output: int(trace.buffers.size[output.buffer]) * (output.last - after + 1))
             near = ALIKE * (chief.last - after + 1)
-            kept += [row for row in mine if abs(row.last - chief.last) <= near]
-        return Groups(first, tuple(kept))
+            alike += [output for output in in_group if abs(output.last - chief.last) <= near]
+        return Groups(first, tuple(alike))
 
 
 def _candidates(trace: Trace, least: int) -> list[tuple[int, int, int, int]]:
     """Buffers of one value each: id, the op that makes it, the last change in place, the last use."""
-    b, touched = trace.buffers, trace.accesses()
-    may = ~b.host & ~trace.crossing & (b.size >= max(least, 1))
-    found = []
-    for j in work.all_of(np.flatnonzero(may).tolist()):
-        lo, hi = int(touched.op.ptr[j]), int(touched.op.ptr[j + 1])
-        op, reads, writes = touched.op.idx[lo:hi], touched.reads[lo:hi], touched.writes[lo:hi]
-        if hi - lo < 2 or b.kind[j] == WORKSPACE or reads[0] or trace.ops.copies[op[0]]:
+    buffers, touched = trace.buffers, trace.accesses()
+    is_candidate = ~buffers.host & ~trace.crossing & (buffers.size >= max(least, 1))
+    candidates = []
+    for buffer in work.all_of(np.flatnonzero(is_candidate).tolist()):
+        begin, end = int(touched.op.ptr[buffer]), int(touched.op.ptr[buffer + 1])
+        op, reads, writes = touched.op.idx[begin:end], touched.reads[begin:end], touched.writes[begin:end]
+        if end - begin < 2 or buffers.kind[buffer] == WORKSPACE or reads[0] or trace.ops.copies[op[0]]:
             continue
         change = int(np.flatnonzero(writes)[-1])
         in_place = bool(reads[1 : change + 1].all() and writes[: change + 1].all())
-        if in_place and op[change] - op[0] <= SPAN and change < hi - lo - 1:
-            found.append((j, int(op[0]), int(op[change]), int(op[-1])))
-    return found
+        if in_place and op[change] - op[0] <= SPAN and change < end - begin - 1:
+            candidates.append((buffer, int(op[0]), int(op[change]), int(op[-1])))
+    return candidates
 
 
-def merged(trace: Trace, duration: I64, least: int, most: int, away: Sequence[int] = ()) -> Groups:
+def merged(trace: Trace, duration: I64, least: int, most: int, parked: Sequence[int] = ()) -> Groups:
     """Merge neighbours where that costs little, and leave small outputs undecided, until there are `most` groups.
 
-    Outputs are buffers with `AWAY` ops or more between two accesses, for there is little to decide about others; and
-    what is dead by then but needed to make those of the forward pass again. None of `away` is one. The time may
-    be up (`work.TimeUp`) before they are that few.
+    Outputs are buffers with `SHORTEST_GAP` ops or more between two accesses, for there is little to decide about
+    others; and what is dead by then but needed to recompute those of the forward pass. None of `parked` is one. The
+    time may be up (`work.TimeUp`) before they are that few.
     """
     worth = _worth(trace, least)
-    worth[list(away)] = False
-    least = max(least, trace.peak_live_bytes // 1000)
+    worth[list(parked)] = False
+    least = max(least, trace.peak_load // LEAST_PART)
     while True:
         groups = Groups.of(trace, least, worth)
         done = _Merging.of(trace, duration, groups).run(most)
@@ -111,25 +124,25 @@ def merged(trace: Trace, duration: I64, least: int, most: int, away: Sequence[in
 
 
 def _worth(trace: Trace, least: int) -> Bool:
-    """The buffers that are outputs where it is worth their while, bool[B]."""
-    found, worth, touched = gaps(trace), np.zeros(len(trace.buffers), np.bool_), trace.accesses().op
-    worth[found.buffer[found.before > found.after + AWAY]] = True
-    may = ~trace.buffers.host & ~trace.crossing & (trace.buffers.size >= least)
-    todo, backward = np.flatnonzero(worth & may).tolist(), backward_start(trace)
-    while todo:
-        b = todo.pop()
-        if touched[b][0] >= backward:
+    """The buffers that are worth deciding about, bool[B]."""
+    gaps_found, worth, touched = gaps(trace), np.zeros(len(trace.buffers), np.bool_), trace.accesses().op
+    worth[gaps_found.buffer[gaps_found.before > gaps_found.after + SHORTEST_GAP]] = True
+    is_candidate = ~trace.buffers.host & ~trace.crossing & (trace.buffers.size >= least)
+    pending, backward = np.flatnonzero(worth & is_candidate).tolist(), backward_start(trace)
+    while pending:
+        buffer = pending.pop()
+        if touched[buffer][0] >= backward:
             continue
-        reads = trace.ops.reads[int(touched[b][0])]
-        more = reads[may[reads] & ~worth[reads] & (trace.buffers.end[reads] <= touched[b].max())]
-        worth[more] = True
-        todo += more.tolist()
+        reads = trace.ops.reads[int(touched[buffer][0])]
+        dependencies = reads[is_candidate[reads] & ~worth[reads] & (trace.buffers.end[reads] <= touched[buffer].max())]
+        worth[dependencies] = True
+        pending += dependencies.tolist()
     return worth
 
 
 @dataclass(slots=True)
 class _Merging:
-    """Groups while they merge: of each its first op, bytes there beside outputs, time, what it makes and touches."""
+    """Groups while they merge: of each its first op, live bytes beside outputs, time, outputs made and touched."""
 
     trace: Trace
     groups: Groups
@@ -138,83 +151,89 @@ class _Merging:
     time: list[int]
     made: list[frozenset[Output]]
     touched: list[frozenset[int]]
-    start: I64  # of the buffers that are no outputs
-    last: I64  # and their last use
+    start: I64  # the first op of each buffer that is no output
+    last: I64  # and its last use
     backward: int  # the first op of the backward pass
 
     @classmethod
     def of(cls, trace: Trace, duration: I64, groups: Groups) -> _Merging:
-        n, stage = len(groups.first) - 1, groups.stage
-        made: list[set[Output]] = [set() for _ in range(n)]
-        touched: list[set[int]] = [set() for _ in range(n)]
-        away, accesses = np.zeros(trace.n + 1, np.int64), trace.accesses().op
-        for row in groups.outputs:
-            b = row.buffer
-            made[stage[row.made]].add(row)
-            for x in accesses[b].tolist():
-                touched[stage[x]].add(b)
-            away[row.made] += trace.buffers.size[b]
-            away[row.last + 1] -= trace.buffers.size[b]
-        base = np.maximum.reduceat(trace.live_bytes() - np.cumsum(away)[:-1], groups.first[:-1])
+        count, stage = len(groups.first) - 1, groups.stage
+        made: list[set[Output]] = [set() for _ in range(count)]
+        touched: list[set[int]] = [set() for _ in range(count)]
+        change, accesses = np.zeros(trace.n + 1, np.int64), trace.accesses().op
+        for output in groups.outputs:
+            buffer = output.buffer
+            made[stage[output.made]].add(output)
+            for op in accesses[buffer].tolist():
+                touched[stage[op]].add(buffer)
+            change[output.made] += trace.buffers.size[buffer]
+            change[output.last + 1] -= trace.buffers.size[buffer]
+        base = np.maximum.reduceat(trace.load() - np.cumsum(change)[:-1], groups.first[:-1])
         time = np.add.reduceat(duration, groups.first[:-1])
         others = np.setdiff1d(
-            np.flatnonzero(~trace.crossing & (np.diff(accesses.ptr) > 0)), [row.buffer for row in groups.outputs]
+            np.flatnonzero(~trace.crossing & (np.diff(accesses.ptr) > 0)), [output.buffer for output in groups.outputs]
         )
         return cls(
             trace,
             groups,
-            groups.first[:-1].tolist(),
-            base.tolist(),
-            time.tolist(),
-            [frozenset(x) for x in made],
-            [frozenset(x) for x in touched],
-            trace.buffers.start[others],
-            accesses.idx[accesses.ptr[others + 1] - 1],
-            backward_start(trace),
+            first=groups.first[:-1].tolist(),
+            base=base.tolist(),
+            time=time.tolist(),
+            made=[frozenset(outputs) for outputs in made],
+            touched=[frozenset(buffers) for buffers in touched],
+            start=trace.buffers.start[others],
+            last=accesses.idx[accesses.ptr[others + 1] - 1],
+            backward=backward_start(trace),
         )
 
     def needs(self, base: int, touched: frozenset[int]) -> int:
-        return base + sum(int(self.trace.buffers.size[b]) for b in touched)
+        return base + sum(int(self.trace.buffers.size[buffer]) for buffer in touched)
 
-    def cost(self, k: int) -> float:
-        """Bytes that the merged group needs more than either, and for how unlike they are; infinite: not to merge."""
-        if self.made[k] and self.made[k + 1]:
-            used = [row.last for row in self.made[k] | self.made[k + 1]]
-            if self.first[k] < self.backward or max(used) - min(used) > ALIKE * (max(used) - self.first[k]):
+    def cost(self, group: int) -> float:
+        """Bytes that the merged group needs more than either, and a part of how unlike they are; infinite: no merge."""
+        if self.made[group] and self.made[group + 1]:
+            last_uses = [output.last for output in self.made[group] | self.made[group + 1]]
+            if self.first[group] < self.backward or max(last_uses) - min(last_uses) > ALIKE * (
+                max(last_uses) - self.first[group]
+            ):
                 return inf
-        elif self.made[k] or self.made[k + 1]:
-            main, other = (k, k + 1) if self.made[k] else (k + 1, k)
-            if self.time[other] > SLIGHT * self.time[main] and not (main > other and self.feeds(k)):
+        elif self.made[group] or self.made[group + 1]:
+            main, other = (group, group + 1) if self.made[group] else (group + 1, group)
+            if self.time[other] > SLIGHT * self.time[main] and not (main > other and self.feeds(group)):
                 return inf
-        needs = [self.needs(self.base[x], self.touched[x]) for x in (k, k + 1)]
-        both = self.needs(max(self.base[k], self.base[k + 1]), self.touched[k] | self.touched[k + 1])
-        unlike = sum(int(self.trace.buffers.size[b]) for b in self.touched[k] ^ self.touched[k + 1])
-        return both - max(needs) + (abs(needs[0] - needs[1]) + unlike) // APART
+        separate = [self.needs(self.base[member], self.touched[member]) for member in (group, group + 1)]
+        together = self.needs(
+            max(self.base[group], self.base[group + 1]), self.touched[group] | self.touched[group + 1]
+        )
+        differing = sum(
+            int(self.trace.buffers.size[buffer]) for buffer in self.touched[group] ^ self.touched[group + 1]
+        )
+        return together - max(separate) + (abs(separate[0] - separate[1]) + differing) // APART
 
-    def feeds(self, k: int) -> bool:
-        """Whether the group behind k is the last to read something that k makes, so that it runs again with it."""
-        begin, end, after = self.first[k], self.first[k + 1], [*self.first, self.trace.n][k + 2]
+    def feeds(self, group: int) -> bool:
+        """Whether the next group is the last to read something that `group` makes: recomputed, they run together."""
+        begin, end, after = self.first[group], self.first[group + 1], [*self.first, self.trace.n][group + 2]
         return bool(((begin <= self.start) & (self.start < end) & (end <= self.last) & (self.last < after)).any())
 
-    def merge(self, k: int) -> None:
-        """Let group k take in the one behind it."""
-        self.base[k] = max(self.base[k], self.base[k + 1])
-        self.time[k] += self.time[k + 1]
-        self.made[k] |= self.made[k + 1]
-        self.touched[k] |= self.touched[k + 1]
+    def merge(self, group: int) -> None:
+        """Let a group take in the one behind it."""
+        self.base[group] = max(self.base[group], self.base[group + 1])
+        self.time[group] += self.time[group + 1]
+        self.made[group] |= self.made[group + 1]
+        self.touched[group] |= self.touched[group + 1]
         for column in (self.first, self.base, self.time, self.made, self.touched):
-            del column[k + 1]
+            del column[group + 1]
 
-    def run(self, most: int) -> Groups:
+    def run(self, target: int) -> Groups:
         """Merge what costs next to nothing, then the cheapest; stop where all that is left costs much."""
-        slack, much = self.trace.peak_live_bytes * SLACK, self.trace.peak_live_bytes / 20
-        costs = [self.cost(k) for k in work.all_of(range(len(self.first) - 1))]
+        slack, costly = self.trace.peak_load * SLACK, self.trace.peak_load / COSTLY_PART
+        costs = [self.cost(group) for group in work.all_of(range(len(self.first) - 1))]
         for _ in work.all_of(costs.copy()):
-            if min(costs) > (much if len(self.first) > most else slack):
+            if min(costs) > (costly if len(self.first) > target else slack):
                 break
-            k = costs.index(min(costs))
-            self.merge(k)
-            del costs[k]
-            for x in range(max(k - 1, 0), min(k + 1, len(costs))):
-                costs[x] = self.cost(x)
+            group = costs.index(min(costs))
+            self.merge(group)
+            del costs[group]
+            for neighbour in range(max(group - 1, 0), min(group + 1, len(costs))):
+                costs[neighbour] = self.cost(neighbour)
         return self.groups.joined(self.trace, np.array([*self.first, self.trace.n], np.int64))

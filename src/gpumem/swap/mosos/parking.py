@@ -1,4 +1,4 @@
-"""What the program keeps although there is no room for it: parameters and the like, swapped around the tightest ops."""
+"""Swaps of what the program holds all the time, parameters and the like, around the ops that need most memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Gaps, gaps, straddle, without
 from gpumem.trace import I64, Bool, Trace
 
-TINY = 50_000  # of the peak load: what is smaller stays, unless ops need all of the limit
+# Buffers below this part of the peak live bytes are not swapped, as their copies free next to nothing; unless ops may
+# need all of the limit, where every byte may count. Not tuned.
+TINY_PART = 50_000
 
 
-def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, room: float) -> list[Swap]:
+def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, share: float) -> list[Swap]:
     """Return swaps of buffers that are no outputs, so that ops need at most a part of the limit.
 
     Parameters
@@ -28,47 +30,52 @@ def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, room: f
         The buffers that the program decides about.
     limit : int
         Bytes.
-    room : float
+    share : float
         What ops may need of the limit beside outputs that they do not use.
 
     Notes
     -----
-    While an op needs more, the largest buffer goes that has a gap around it. It is away over all ops that needed more,
-    and for as long around them as its copies let it. Wei et al. keep all of this, so their program has no plan below
-    what it takes. O((n + gaps) log(n + gaps)).
+    While an op needs more, the largest buffer is swapped that has a gap around it. It is off the device over all ops
+    that needed more, and for as long around them as its copies let it. Wei et al. keep all of this on the device, so
+    their program has no plan below what it takes. O((n + gaps) log(n + gaps)).
     """
-    found = gaps(trace)
-    mine = np.isin(found.buffer, outputs)
-    needs, least = without(trace.live_bytes(), found.where(mine)), trace.peak_live_bytes // TINY if room < 1 else 1
-    found = found.where(~mine & (found.size >= least) & (found.before > found.after + 1))
-    chosen = _largest_first(found, needs, room * limit)
-    return _timed(trace, machine, found.where(chosen), needs > room * limit)
+    candidates = gaps(trace)
+    is_output = np.isin(candidates.buffer, outputs)
+    needed, smallest = (
+        without(trace.load(), candidates.where(is_output)),
+        trace.peak_load // TINY_PART if share < 1 else 1,
+    )
+    candidates = candidates.where(
+        ~is_output & (candidates.size >= smallest) & (candidates.before > candidates.after + 1)
+    )
+    chosen = _largest_first(candidates, needed, share * limit)
+    return _timed(trace, machine, candidates.where(chosen), needed > share * limit)
 
 
-def _largest_first(found: Gaps, needs: I64, most: float) -> Bool:
-    """Which gaps go: while the first op of the highest need has more than `most`, the largest around it, bool[m]."""
-    order, n = np.argsort(-found.size, kind="stable"), len(needs)
-    first, stop = (found.after + 1)[order], found.before[order]
+def _largest_first(gaps_found: Gaps, needs: I64, most_bytes: float) -> Bool:
+    """Which gaps go: while the first op of the highest need has more than that, the largest around it, bool[m]."""
+    order, n = np.argsort(-gaps_found.size, kind="stable"), len(needs)
+    first, stop = (gaps_found.after + 1)[order], gaps_found.before[order]
     around, (top, add) = Biggest.of(first, stop, n), segment_tree.build(needs)
-    gone = np.zeros(len(order), np.bool_)
-    while top[1] > most and (k := biggest(around, segment_tree.first_largest(top, add))) >= 0:
-        gone[order[k]], around.length[k] = True, 0
-        segment_tree.add_around(top, add, n, first[k], stop[k], -found.size[order[k]])
-    return gone
+    is_swapped = np.zeros(len(order), np.bool_)
+    while top[1] > most_bytes and (gap := biggest(around, segment_tree.first_largest(top, add))) >= 0:
+        is_swapped[order[gap]], around.length[gap] = True, 0
+        segment_tree.add_around(top, add, n, first[gap], stop[gap], -gaps_found.size[order[gap]])
+    return is_swapped
 
 
-def crowded(trace: Trace, limit: int, *, room: float) -> I64:
+def crowded(trace: Trace, limit: int, *, share: float) -> I64:
     """Return the buffers with a gap around an op that needs more than a part of the limit, whatever is swapped.
 
     Beside such an op there is no memory to bring them back in time, so that some op has to wait for them.
     """
-    found = gaps(trace)
-    full = without(trace.live_bytes(), found) > room * limit
-    return np.unique(found.buffer[straddle(found, full)])
+    all_gaps = gaps(trace)
+    is_full = without(trace.load(), all_gaps) > share * limit
+    return np.unique(all_gaps.buffer[straddle(all_gaps, is_full)])
 
 
 def _timed(trace: Trace, machine: Machine, chosen: Gaps, tight: Bool) -> list[Swap]:
-    """Copies out as soon as they can be, in as late; at ops that are `tight`, bool[n], buffers are away."""
+    """Copies out as soon as they can be, in as late; at ops that are `tight`, bool[n], buffers are off the device."""
     size, ops = chosen.size, np.flatnonzero(np.tile(tight, 2))
     times = Times.in_a_row(machine.durations(trace))
     release, prefetch = np.empty((2, len(size)), np.int64)

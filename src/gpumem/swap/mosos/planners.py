@@ -2,8 +2,8 @@
 
 ::
 
-    trace -> Stages -> program -> schedule -> plan -> the clock
-                    MO-SOS: copies, reruns, operators     Checkmate: reruns     STR: copies and reruns
+    trace -> Stages -> program -> schedule -> plan -> simulation
+                    MO-SOS: copies, recomputation, operators    Checkmate: recomputation    STR: copies, recomputation
                     "-Auto": planned without workspaces, then operators by free memory
 """
 
@@ -21,12 +21,13 @@ from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.operators import Menu, menu_of, smallest
 from gpumem.swap.facts.options import check_ops, check_start, option
 from gpumem.swap.incumbent import as_it_is
-from gpumem.swap.mosos.work import FAMILY, Working
+from gpumem.swap.mosos.work import FAMILY, FamilyRun
 from gpumem.swap.plan import Plan
 from gpumem.swap.planner import PLANS, PlannerRecord, Proposal, plan_only, plans
 from gpumem.trace import Trace
 
-GAP = 0.002  # of the best possible time: what a schedule may be above it
+# How far above the best possible time a schedule may be, as a fraction of it. Not tuned.
+GAP = 0.002
 
 
 @strict_fields
@@ -78,9 +79,10 @@ def solve_mosos(
     trace, machine, limit
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
     kind : str
-        `mosos`: copies, reruns, and operators are the program's. `checkmate`, `str`: reruns only, or copies as well;
-        each op runs by the fastest operator that fits beside what it must hold. `checkmate-auto`, `str-auto`: planned
-        without workspaces, then each op, and each rerun, takes the fastest that fits into the memory left free.
+        `mosos`: the program decides about copies, recomputation and operators. `checkmate`, `str`: recomputation only,
+        or copies as well; each op runs by the fastest operator that fits beside what it must hold. `checkmate-auto`,
+        `str-auto`: planned without workspaces, then each op, and each recomputation, takes the fastest operator that
+        fits into the memory left free.
     start : Plan, optional
         A plan to begin with. Left out, MO-SOS begins with those of STR-Auto and Checkmate-Auto, unless `alone`.
     bound : int
@@ -88,9 +90,9 @@ def solve_mosos(
     gap : float
         How far from the best possible a schedule may be, as a fraction of its time.
     algorithms : mapping, optional
-        Of an op's position, the ways to run it; left out, those of `gpumem.simulator.workspaces`.
+        Of an op's position, its variants; left out, those of `gpumem.simulator.workspaces`.
     waits : bool
-        Whether stages may wait for copies; the paper's schedules leave out what would keep one waiting.
+        Whether stages may wait for copies; the paper's schedules have no copy that would keep a stage waiting.
     alone : bool
         Whether MO-SOS begins with nothing, so that its plan is its own program's.
     seconds : float, optional
@@ -101,9 +103,9 @@ def solve_mosos(
     Returns
     -------
     Proposal
-        The best plan by the capacity clock. `lower_bound` is the program's: of all schedules for these nodes, whose
-        copies never keep an op waiting. Where the clock finds a plan that is faster than that, as copies may overlap
-        more than the program thinks, it is the time of all ops by their fastest ways, or the `bound` that was given.
+        The best plan by the byte-counting simulation. `lower_bound` is the program's: of all schedules for these nodes,
+        whose copies never keep an op waiting. Where a simulated plan is faster than that, as copies may overlap more
+        than the program assumes, it is the time of all ops by their fastest variants, or the `bound` that was given.
 
     Notes
     -----
@@ -115,8 +117,8 @@ def solve_mosos(
     buffers that the program does not decide about are swapped as well (`parking`), which the paper does not do, then
     outputs around ops that need almost all of the limit (`crowded`); the bound is that beside those swaps. And
     where that does not help either, or there is no time, the plan swaps the largest buffers, whatever it waits. So a
-    planner that copies ends with a plan wherever the pinned budget has room for what is swapped so. An interrupt
-    carries what is known by then as a note.
+    planner that copies ends with a plan wherever the pinned budget holds what is swapped so. An interrupt carries what
+    is known by then as a note.
 
     Examples
     --------
@@ -133,16 +135,26 @@ def solve_mosos(
     check_start(start, trace, machine, limit)
     check_ops(algorithms or (), trace)
     menu = menu_of(trace, machine) if algorithms is None else algorithms
-    if trace.peak_live_bytes <= limit:
+    if trace.peak_load <= limit:
         return as_it_is(trace, machine, limit)
     fits(smallest(trace, machine, menu), limit)
     if start is None and work.over():
-        raise NotReached(trace.peak_live_bytes, limit, hint=work.LATE)
-    found = Working(trace, machine, limit, gap, max(bound, _computing(trace, machine, menu)), kind, menu, waits, alone)
-    found.begin(start)
-    with found.noted():
-        found.all()
-    return found.proposal()
+        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+    run = FamilyRun(
+        trace,
+        machine,
+        limit,
+        gap=gap,
+        bound=max(bound, _compute_ns(trace, machine, menu)),
+        kind=kind,
+        menu=menu,
+        waits=waits,
+        alone=alone,
+    )
+    run.begin(start)
+    with run.noted():
+        run.all()
+    return run.proposal()
 
 
 mosos = plan_only(solve_mosos)
@@ -150,11 +162,11 @@ checkmate, checkmate_auto = partial(mosos, kind="checkmate"), partial(mosos, kin
 str_, str_auto = partial(mosos, kind="str"), partial(mosos, kind="str-auto")
 
 
-def _computing(trace: Trace, machine: Machine, menu: Menu) -> int:
-    """The time of all ops by their fastest ways, where they run one after the other; else 0."""
+def _compute_ns(trace: Trace, machine: Machine, menu: Menu) -> int:
+    """The time of all ops by their fastest variants, where they run one after the other; else 0."""
     if len(set(trace.ops.stream[~trace.ops.copies].tolist())) > 1:
         return 0
     duration = machine.durations(trace)
-    for op, ways in menu.items():
-        duration[op] = min(duration[op], *(way.duration for way in ways))
+    for op, variants in menu.items():
+        duration[op] = min(duration[op], *(variant.duration for variant in variants))
     return int(duration[~trace.ops.copies].sum())

@@ -1,13 +1,19 @@
-"""The integer program of MO-SOS, (1)-(18) of the paper.
+"""The integer program of MO-SOS, (1)-(18) of the paper, by the paper's letters.
 
-::
-
-    R[t, j, v]   node j runs in stage t by implementation v
-    S[t, j]      its output is there when stage t begins
-    O[t, j]      a copy of it out begins with stage t;  P[t, j]  a copy of it back
-    F[t, i, k]   it is freed in stage t after the run of node k
-    W[t]         how long stage t waits for copies behind its runs, where it may
-    U[t, k]      bytes in use while node k runs in stage t, workspace included
+=============  ===============================================================================================
+n              nodes, and stages
+t              a stage
+j, k           nodes: of j the output, k reads it or runs
+i              the node whose output is freed
+v              an implementation
+R[t, j, v]     node j runs in stage t by implementation v; in code `r`
+S[t, j]        its output is resident when stage t begins; `s`
+O[t, j]        a copy of it out begins with stage t; `o`
+P[t, j]        a copy of it back begins with stage t; `p`
+F[t, i, k]     the output of node i is freed in stage t after the run of node k; `free`
+W[t]           how long stage t waits for copies behind its runs, where it may; `wait` (`waiting`)
+U[t, k]        bytes in use while node k runs in stage t, workspace included; `used`
+=============  ===============================================================================================
 """
 
 from __future__ import annotations
@@ -23,8 +29,12 @@ from gpumem.swap.mosos.scope import Scope
 from gpumem.swap.mosos.waiting import Engines
 from gpumem.trace import F64, I64, Bool
 
-MOVED = 1e-6  # ns that a byte over the link costs: of schedules that take as long, the one that moves least
-FINE = 2**16  # units of memory in the limit at most, units of time in all fastest runs: keeps coefficients moderate
+# ns that a byte over the link costs: of schedules that take equally long, the one that moves least is the best. Small
+# beside any op's time, so it never buys time. Not tuned.
+MOVED = 1e-6
+# Units of memory in the limit at most, and units of time in all fastest runs: keeps the coefficients of the program
+# moderate, as HiGHS' tolerances are absolute. Not tuned.
+FINE = 2**16
 
 
 class StageProgram:
@@ -32,16 +42,16 @@ class StageProgram:
 
     Notes
     -----
-    Where the paper is silent or wrong: a copy that does not end before the last stage begins is no use and is left
-    out. A prefetch holds its bytes from the stage in which it begins, (14), an offload keeps the output through the
-    stage in which it ends, (7) and (17). Of (17) only `Free <= 1 - h` is stated, for each term of h by itself and with
-    the F of an output summed, since it is freed once in a stage: that is tighter than the paper's division by max(h).
-    The other half, that what is dead is freed, follows from what memory is worth. That what is copied out comes back,
-    (8), follows from what a copy costs; how often it comes back is not limited. A node does not run again where its
-    output is there, and nothing is freed behind a node that does not run: both follow too, and make the linear program
-    tighter. Nothing is kept that nobody can read any more.
+    Where the paper is silent or wrong: a copy that does not end before the last stage begins is no use and has no
+    variable. A prefetch holds its bytes from the stage in which it begins, (14), an offload keeps the output through
+    the stage in which it ends, (7) and (17). Of (17) only `Free <= 1 - h` is stated, for each term of h by itself and
+    with the F of an output summed, since it is freed once in a stage: that is tighter than the paper's division by
+    max(h). The other half, that what is dead is freed, follows from the cost of memory. That what is copied out comes
+    back, (8), follows from the cost of a copy; how often it comes back is not limited. A node is not recomputed where
+    its output is resident, and nothing is freed behind a node that does not run: both follow too, and make the linear
+    program tighter. Nothing is kept that no later run can read.
 
-    With `since` and few nodes marked `again` there are fewer R, which is what makes 50 nodes solvable.
+    With `since` and few `recomputable` nodes there are fewer R, which is what makes 50 nodes solvable.
 
     O(n^2 (v + e / n)) variables for v implementations a node and e dependencies.
     """
@@ -53,18 +63,19 @@ class StageProgram:
         self.landing = [self.scope.landing(self.scope.back, t) for t in range(self.n)]
         self.rows, self.lines = Rows(), Lines()
         self.time_unit = max(float(nodes.fastest.sum()) / FINE, 1.0)
-        rooms = [x.workspace for row in nodes.implementations for x in row]
-        most = int(nodes.held.max(initial=0) + 2 * nodes.size.sum()) + max(rooms, default=0)
+        workspaces = [variant.workspace for variants in nodes.implementations for variant in variants]
+        # More than any stage can use: an output is there twice at most, while its copy back lands beside a recomputed
+        # one.
+        most = int(nodes.held.max(initial=0) + 2 * nodes.size.sum()) + max(workspaces, default=0)
         self.unit = max((most if limit is None else limit) / FINE, 1.0)
-        self.room = (most if limit is None else limit) / self.unit
-        self.least = self.rows.one(self.room, cost=1.0) if limit is None else -1
+        self.capacity = (most if limit is None else limit) / self.unit
+        self.least = self.rows.one(self.capacity, cost=1.0) if limit is None else -1
         self._variables(timed=limit is not None)
         self._runs()
         if rules.copies:
             self._copies()
             if rules.waits:
-                parts = (nodes, self.scope, self.lines, self.rows, self.time_unit, self.r, self.o, self.p)
-                Engines(*parts).wait(cost=float(limit is not None))
+                Engines(self).wait(cost=float(limit is not None))
             else:
                 self._engines()
         if rules.plain:
@@ -103,43 +114,43 @@ class StageProgram:
     def _arrives(self, t: int, j: int, value: float) -> list[tuple[int, float]]:
         """The copies back of j that end in stage t."""
         begins = np.flatnonzero((self.scope.in_end[:, j] == t) & self.scope.back[:, j])
-        return [(int(self.p[x, j]), value) for x in begins]
+        return [(int(self.p[begin, j]), value) for begin in begins]
 
     def _out_in(self, t: int, j: int) -> list[tuple[int, float]]:
-        return [(int(self.o[x, j]), 1.0) for x in np.flatnonzero(self.leaving[t][:, j])]
+        return [(int(self.o[begin, j]), 1.0) for begin in np.flatnonzero(self.leaving[t][:, j])]
 
     def _back_in(self, t: int, j: int, value: float = 1.0) -> list[tuple[int, float]]:
-        return [(int(self.p[x, j]), value) for x in np.flatnonzero(self.landing[t][:, j])]
+        return [(int(self.p[begin, j]), value) for begin in np.flatnonzero(self.landing[t][:, j])]
 
     def _runs(self) -> None:
-        """(2)-(5): each node in its stage, from what is there; what is there was there before, made or brought."""
-        say, s = self.lines.at_most, self.s
+        """(2)-(5): each node in its stage, from resident inputs; those were resident before, made or fetched."""
+        at_most, s = self.lines.at_most, self.s
         for t, k in np.argwhere(self.scope.runs).tolist():
             if t == k:
                 self.lines.exactly(self._ran(t, t), 1.0)
             else:
-                say([*self._ran(t, k), (s[t, k], 1.0)], 1.0)
+                at_most([*self._ran(t, k), (s[t, k], 1.0)], 1.0)
             for j in self.scope.deps[k]:
-                say([*self._ran(t, k), *self._ran(t, j, -1.0), (s[t, j], -1.0)])
+                at_most([*self._ran(t, k), *self._ran(t, j, -1.0), (s[t, j], -1.0)])
         for t, j in np.argwhere(self.scope.stays).tolist():
             before = [(s[t - 1, j], -1.0), *self._ran(t - 1, j, -1.0), *self._arrives(t - 1, j, -1.0)]
-            say([(s[t, j], 1.0), *before])
+            at_most([(s[t, j], 1.0), *before])
 
     def _copies(self) -> None:
-        """(6)-(9): one copy out at most, of what is there; copies back after it."""
-        say, scope = self.lines.at_most, self.scope
+        """(6)-(9): one copy out of an output at most, while it is resident; copies back after it."""
+        at_most, scope = self.lines.at_most, self.scope
         for t, j in np.argwhere(scope.out).tolist():
-            for x in range(scope.out_first[t, j], scope.out_end[t, j] + 1):
-                say([(self.o[t, j], 1.0), (self.s[x, j], -1.0)])
+            for stage in range(scope.out_first[t, j], scope.out_end[t, j] + 1):
+                at_most([(self.o[t, j], 1.0), (self.s[stage, j], -1.0)])
         for t, j in np.argwhere(scope.back).tolist():
             begun = np.flatnonzero(scope.out[:, j] & (scope.out_end[:, j] < t))
-            say([(self.p[t, j], 1.0), *((self.o[x, j], -1.0) for x in begun)])
+            at_most([(self.p[t, j], 1.0), *((self.o[stage, j], -1.0) for stage in begun)])
         for j in np.flatnonzero(scope.out.any(axis=0)).tolist():
             out = [(column, 1.0) for column in self.o[:, j]]
-            say(out, 1.0)
+            at_most(out, 1.0)
 
     def _engines(self) -> None:
-        """(10)-(13): one copy a direction at a time."""
+        """(10)-(13): each engine serves one copy at a time; where copies are half duplex, there is one engine."""
         for t in range(self.n):
             out = [term for j in range(self.n) for term in self._out_in(t, j)]
             back = [term for j in range(self.n) for term in self._back_in(t, j)]
@@ -151,29 +162,29 @@ class StageProgram:
 
         For a `Recompute` it leaves at once; the copy out of a `Swap` lies in the same gap as its copy back, or in an
         earlier one. After its last use an output may stay for a while (`Hold`). Runs whose outputs do not outlast their
-        stage are free: a plan's reruns make what they miss in scratch.
+        stage are not limited: a plan's recomputations make what they miss in scratch.
         """
-        say, s = self.lines.at_most, self.s
+        at_most, s = self.lines.at_most, self.s
         for j in range(self.n):
             uses = [j, *self.scope.users[j]]
-            for a, b in pairwise(uses):
-                kept = [(t, self._flag()) for t in range(a + 1, b) if s[t + 1, j] >= 0]
-                for t, column in kept:  # what is there in stage t + 1, but was not in t nor was copied
-                    say([(s[t + 1, j], 1.0), (s[t, j], -1.0), (column, -1.0), *self._arrives(t, j, -1.0)])
-                made = [*((column, 1.0) for _, column in kept), *self._ran(b, j)]
-                back = [(self.p[x, j], 1.0) for x in range(a + 1, b + 1) if self.scope.back[x, j]]
-                say([*made, *back], 1.0)
-                say([*made, (s[a + 1, j], 1.0)], 1.0)
-                out = [(self.o[x, j], 1.0) for x in range(a, b)]
-                say([*out, *((column, -1.0) for column, _ in back)])
-                for x in range(a + 1, b):
-                    say([(self.p[x, j], 1.0), (s[x, j], 1.0)], 1.0 if self.p[x, j] >= 0 else 2.0)
+            for use, next_use in pairwise(uses):
+                kept = [(t, self._flag()) for t in range(use + 1, next_use) if s[t + 1, j] >= 0]
+                for t, column in kept:  # resident in stage t + 1, but neither in t nor copied: recomputed
+                    at_most([(s[t + 1, j], 1.0), (s[t, j], -1.0), (column, -1.0), *self._arrives(t, j, -1.0)])
+                made = [*((column, 1.0) for _, column in kept), *self._ran(next_use, j)]
+                back = [(self.p[begin, j], 1.0) for begin in range(use + 1, next_use + 1) if self.scope.back[begin, j]]
+                at_most([*made, *back], 1.0)
+                at_most([*made, (s[use + 1, j], 1.0)], 1.0)
+                out = [(self.o[begin, j], 1.0) for begin in range(use, next_use)]
+                at_most([*out, *((column, -1.0) for column, _ in back)])
+                for begin in range(use + 1, next_use):
+                    at_most([(self.p[begin, j], 1.0), (s[begin, j], 1.0)], 1.0 if self.p[begin, j] >= 0 else 2.0)
             for t in range(uses[-1] + 1, self.n):
-                say([(s[t + 1, j], 1.0), (s[t, j], -1.0)])
+                at_most([(s[t + 1, j], 1.0), (s[t, j], -1.0)])
 
     def _memory(self) -> None:
         """(14)-(18), stage by stage."""
-        say, size = self.lines.at_most, self.nodes.size / self.unit
+        at_most, size = self.lines.at_most, self.nodes.size / self.unit
         for t in range(self.n):
             freed = self._freed(t)
             before: list[tuple[int, float]] = []
@@ -181,17 +192,17 @@ class StageProgram:
                 before += [(self.s[t, j], size[j]), *self._back_in(t, j, size[j])]
             right = -float(self.nodes.held[t]) / self.unit
             for k in np.flatnonzero(self.scope.runs[t, : t + 1]).tolist():
-                rooms = {v: self.nodes.implementations[k][v].workspace / self.unit for v in self.r[t][k]}
-                used = self.rows.one(self.room)
-                say([*before, *((c, size[k] + rooms[v]) for v, c in self.r[t][k].items()), (used, -1.0)], right)
-                before = [(used, 1.0), *((c, -rooms[v]) for v, c in self.r[t][k].items())]
+                workspace = {v: self.nodes.implementations[k][v].workspace / self.unit for v in self.r[t][k]}
+                used = self.rows.one(self.capacity)
+                at_most([*before, *((c, size[k] + workspace[v]) for v, c in self.r[t][k].items()), (used, -1.0)], right)
+                before = [(used, 1.0), *((c, -workspace[v]) for v, c in self.r[t][k].items())]
                 before += [(column, -size[i]) for i, column in freed.get(k, [])]
                 right = 0.0
                 if self.least >= 0:
-                    say([(used, 1.0), (self.least, -1.0)])
+                    at_most([(used, 1.0), (self.least, -1.0)])
 
     def _freed(self, t: int) -> dict[int, list[tuple[int, int]]]:
-        """(17): the outputs that may be freed after each run of stage t, and the variables that say so."""
+        """(17): the outputs that may be freed after each run of stage t, with their variables F."""
         freed: dict[int, list[tuple[int, int]]] = {}
         for i in range(t):
             readers = [k for k in self.scope.users[i] if k <= t and self.scope.runs[t, k]]
@@ -208,22 +219,22 @@ class StageProgram:
         return freed
 
     def _frees_once(self, t: int, i: int, column: dict[int, int]) -> None:
-        say = self.lines.at_most
+        at_most = self.lines.at_most
         for k, free in column.items():
-            say([(free, 1.0), *self._ran(t, k, -1.0)])
+            at_most([(free, 1.0), *self._ran(t, k, -1.0)])
             if k != i:
-                say([*((column[x], 1.0) for x in column if x < k), *self._ran(t, k)], 1.0)
+                at_most([*((column[earlier], 1.0) for earlier in column if earlier < k), *self._ran(t, k)], 1.0)
         once = [(free, 1.0) for free in column.values()]
-        there = [] if self.rules.plain else [(self.s[t, i], -1.0)]
-        say([*once, *self._ran(t, i, -1.0), *there])
-        say([*once, (self.s[t + 1, i], 1.0), *self._arrives(t, i, -1.0)], 1.0)
-        say([*once, *self._out_in(t, i)], 1.0)
+        resident = [] if self.rules.plain else [(self.s[t, i], -1.0)]
+        at_most([*once, *self._ran(t, i, -1.0), *resident])
+        at_most([*once, (self.s[t + 1, i], 1.0), *self._arrives(t, i, -1.0)], 1.0)
+        at_most([*once, *self._out_in(t, i)], 1.0)
 
     def _leaves_before(self, t: int, i: int, freed: dict[int, list[tuple[int, int]]]) -> None:
-        """In a plain schedule what is there when a stage begins outlasts its reruns; what is dead goes after them."""
-        reruns = np.flatnonzero(self.scope.runs[t, :t])
-        if t > max(self.scope.users[i], default=i) and len(reruns):
+        """In a plain schedule what is resident when a stage begins is freed after its recomputations, not before."""
+        recomputed = np.flatnonzero(self.scope.runs[t, :t])
+        if t > max(self.scope.users[i], default=i) and len(recomputed):
             free = self._flag()
-            freed.setdefault(int(reruns[-1]), []).append((i, free))
+            freed.setdefault(int(recomputed[-1]), []).append((i, free))
             self.lines.at_most([(free, 1.0), (self.s[t, i], -1.0)])
             self.lines.at_most([(free, 1.0), (self.s[t + 1, i], 1.0)], 1.0)

@@ -11,7 +11,9 @@ from gpumem.swap.mosos.program import StageProgram
 from gpumem.swap.mosos.schedule import Decisions, value
 
 START = "start"  # the schedule that was given stayed the best one
-TRIES = 3  # programs, each for a little less memory, until rounding errors of the solver do no harm
+# Programs, each for as much less memory as the solution before was above the limit: HiGHS keeps to rows within a
+# tolerance, the memory of a schedule is counted in whole bytes. Not tuned.
+ATTEMPTS = 3
 
 
 def solve(
@@ -53,48 +55,51 @@ def solve(
 
     Examples
     --------
-    Node 3 reads what node 0 made. At 100 bytes there is no room for that beside nodes 1 and 2, so node 0 runs again in
-    stage 3; and node 3 takes the operator that needs no workspace:
+    Node 3 reads what node 0 made. 100 bytes do not hold that beside nodes 1 and 2, so node 0 is recomputed in stage 3;
+    and node 3 takes the operator that needs no workspace:
 
     >>> from gpumem.swap.mosos import Implementation, Nodes, least, solve
     >>> quick, slow = Implementation("quick", 10, workspace=30), Implementation("slow", 25)
-    >>> nodes = Nodes.make([[quick, slow]] * 4, [[], [0], [1], [0, 2]], size=[40, 30, 30, 10], moves=False)
-    >>> found = solve(nodes, 130)
-    >>> found.status, found.schedule.time, found.schedule.memory.tolist()
+    >>> nodes = Nodes.make([[quick, slow]] * 4, [[], [0], [1], [0, 2]], size=[40, 30, 30, 10], offloadable=False)
+    >>> proved = solve(nodes, 130)
+    >>> proved.status, proved.schedule.time, proved.schedule.memory.tolist()
     ('optimal', 40, [70, 100, 130, 110])
-    >>> found = solve(nodes, 100)
-    >>> found.schedule.stage.tolist(), found.schedule.node.tolist(), found.schedule.time
+    >>> proved = solve(nodes, 100)
+    >>> proved.schedule.stage.tolist(), proved.schedule.node.tolist(), proved.schedule.time
     ([0, 1, 2, 3, 3], [0, 1, 2, 0, 3], 65)
-    >>> found.schedule.by.tolist(), least(nodes).value
+    >>> proved.schedule.by.tolist(), least(nodes).value
     ([0, 0, 0, 0, 1], 80.0)
     """
     known = Proved(start, inf if start is None else value(nodes, start), -inf, START)
     cutoff, allowed, bound = min(best, known.value), limit, -inf
-    for _ in range(TRIES):
+    for _ in range(ATTEMPTS):
         program = StageProgram(nodes, rules, allowed)
-        found = program.rows.solve(best=cutoff / program.time_unit, gap=gap, nodes=tree, sure=sure)
-        bound = max(bound, found.bound * program.time_unit) if allowed == limit else bound
-        if found.x is None:
+        solved = program.rows.solve(best=cutoff / program.time_unit, gap=gap, nodes=tree, sure=sure)
+        if allowed == limit:  # what is proved within less memory is no bound for the limit
+            bound = max(bound, solved.bound * program.time_unit)
+        if solved.x is None:
             break
-        schedule = Decisions.of(program, found.x).schedule(nodes, program.scope)
+        schedule = Decisions.of(program, solved.x).schedule(nodes, program.scope)
         excess = int(schedule.memory.max(initial=0)) - limit
         if excess <= 0:
-            return Proved(schedule, value(nodes, schedule), bound, found.status)
+            return Proved(schedule, value(nodes, schedule), bound, solved.status)
         allowed -= excess
-    if found.x is None and found.status == INFEASIBLE and allowed == limit:
-        return (
-            replace(known, bound=bound, status=OPTIMAL)
-            if known.value == cutoff < inf
-            else Proved(None, inf, bound, INFEASIBLE)
-        )
-    return replace(known, bound=bound, status=LATE if start is None else START)
+    if solved.x is None and solved.status == INFEASIBLE and allowed == limit:
+        # Nothing is below the cutoff. Where that was the start's value, the start is the best one.
+        if known.value == cutoff < inf:
+            return replace(known, bound=bound, status=OPTIMAL)
+        return Proved(None, inf, bound, INFEASIBLE)
+    if start is None:
+        return replace(known, bound=bound, status=LATE)
+    return replace(known, bound=bound, status=START)
 
 
 def least(nodes: Nodes, rules: Rules = ALL, *, gap: float = 0.0) -> Proved:
     """Return the schedule of least memory: below its bytes nothing can be planned; `value` and `bound` are bytes."""
     program = StageProgram(nodes, rules, None)
-    found = program.rows.solve(gap=gap)
-    if found.x is None:
-        return Proved(None, inf, found.bound * program.unit, found.status)
-    schedule = Decisions.of(program, found.x).schedule(nodes, program.scope)
-    return Proved(schedule, float(schedule.memory.max(initial=0)), found.bound * program.unit, found.status)
+    solved = program.rows.solve(gap=gap)
+    bound = solved.bound * program.unit
+    if solved.x is None:
+        return Proved(None, inf, bound, solved.status)
+    schedule = Decisions.of(program, solved.x).schedule(nodes, program.scope)
+    return Proved(schedule, float(schedule.memory.max(initial=0)), bound, solved.status)

@@ -1,4 +1,4 @@
-"""From a trace to nodes: which ops make a node, which buffers are its output, what else is there meanwhile.
+"""From a trace to nodes: which ops make a node, which buffers are its output, which other bytes are live.
 
 A node is a run of ops, and a stage of the program::
 
@@ -28,7 +28,8 @@ from gpumem.swap.plan.values import Origins
 from gpumem.swap.plan.variants import own_workspaces
 from gpumem.trace import I64, Bool, Csr, Trace
 
-MOST_WAYS = 6  # implementations of a node
+# Implementations of a node, at most: each is a binary variable of every stage. Not tuned.
+MOST_IMPLEMENTATIONS = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -36,15 +37,16 @@ class Stages(Shown):
     """A trace cut into nodes.
 
     `first`: int64[n + 1], node t is the ops `first[t]` up to `first[t + 1]`; `outputs`: the buffers that are its
-    output, by node; `ways[t][v]`: what its ops run by in its implementation v, where there is a choice; `recorded`: the
-    way by which such an op runs in the trace; `parked`: swaps that every plan has, of buffers that are no outputs.
+    output, by node; `variants[t][v]`: what the ops of node t run by in its implementation v, where there is a choice;
+    `recorded`: the variant by which such an op runs in the trace; `parked`: swaps that every plan has, of buffers that
+    are no outputs.
     """
 
     trace: Trace
     nodes: Nodes
     first: I64
     outputs: Csr
-    ways: tuple[tuple[tuple[Variant, ...], ...], ...]
+    variants: tuple[tuple[tuple[Variant, ...], ...], ...]
     recorded: Mapping[int, Variant]
     parked: tuple[Swap, ...]
 
@@ -68,7 +70,7 @@ class Stages(Shown):
         machine : Machine
             Gives the times of ops and copies, and the pinned budget.
         algorithms : mapping, optional
-            Of an op's position, the ways to run it; left out, those of `gpumem.simulator.workspaces` (see `menu_of`).
+            Of an op's position, its variants; left out, those of `gpumem.simulator.workspaces` (see `menu_of`).
         least : int
             Bytes: smaller buffers are no outputs, they are there whatever is decided.
         most : int, optional
@@ -80,24 +82,23 @@ class Stages(Shown):
         Notes
         -----
         A buffer is an output where one op writes it as a whole, nobody reads it until the last change in place, all of
-        that within a few ops, and it lives within the iteration. `held` of a node is the load before its first op
-        without outputs; what its ops add to that counts as workspace, for it comes again with each rerun. So the bytes
-        in use by a schedule are at least the load of the rewritten trace, and equal to it where nodes are single ops
-        with one output each. O(n^2) where nodes are merged.
+        that within a few ops, and it lives within the iteration. `held` of a node is the live bytes before its first
+        op without outputs; what its ops add to that counts as workspace, as each recomputation needs it too. So the
+        bytes in use by a schedule are at least the live bytes of the rewritten trace, and equal to them where nodes are
+        single ops with one output each. O(n^2) where nodes are merged.
 
         >>> from gpumem.io import bundled
         >>> net = Stages.of(bundled("vgg16"), Machine.named("p40"), most=50)
-        >>> len(net.nodes), int(net.nodes.again.sum()) > 10
+        >>> len(net.nodes), int(net.nodes.recomputable.sum()) > 10
         (50, True)
         """
-        ways = menu_of(trace, machine) if algorithms is None else algorithms
-        duration, away = machine.durations(trace), [swap.buffer for swap in parked]
-        groups = (
-            Groups.of(trace, least, ~np.isin(np.arange(len(trace.buffers)), away))
-            if most is None
-            else merged(trace, duration, least, most, away)
-        )
-        return _Builder(trace, machine, groups, ways, duration, tuple(parked)).net()
+        menu = menu_of(trace, machine) if algorithms is None else algorithms
+        duration, parked_buffers = machine.durations(trace), [swap.buffer for swap in parked]
+        if most is None:
+            groups = Groups.of(trace, least, ~np.isin(np.arange(len(trace.buffers)), parked_buffers))
+        else:
+            groups = merged(trace, duration, least, most, parked=parked_buffers)
+        return _Builder(trace, machine, groups, menu, duration=duration, parked=tuple(parked)).stages()
 
     def stage(self, op: int) -> int:
         """Return the node that an op belongs to."""
@@ -113,118 +114,164 @@ class _Builder:
     duration: I64
     parked: tuple[Swap, ...]
 
-    def net(self) -> Stages:
+    def stages(self) -> Stages:
         trace, groups = self.trace, self.groups
-        first, stage = groups.first, groups.stage
-        made, buffer = (np.array([getattr(row, x) for row in groups.outputs], np.int64) for x in ("made", "buffer"))
-        node, n, bytes_ = stage[made], len(first) - 1, trace.buffers.size[buffer]
-        outputs = Csr.grouped(node, buffer, n)
-        size = np.bincount(node, bytes_, n).astype(np.int64)
+        first_op, stage = groups.first, groups.stage
+        makers = np.array([output.made for output in groups.outputs], np.int64)
+        buffer = np.array([output.buffer for output in groups.outputs], np.int64)
+        node_of, n, bytes_ = stage[makers], len(first_op) - 1, trace.buffers.size[buffer]
+        outputs = Csr.grouped(node_of, buffer, n)
+        size = np.bincount(node_of, bytes_, n).astype(np.int64)
         deps = self.deps(stage)
         out, into = (
-            np.bincount(node, link.copy_ns(bytes_), n).astype(np.int64)
+            np.bincount(node_of, link.copy_ns(bytes_), n).astype(np.int64)
             for link in (self.machine.out, self.machine.into)
         )
-        there, room = self.memory()
-        held, load = there[first[:-1]], there + room
-        ways = tuple(self.ways_of(t, load) for t in work.all_of(range(n)))
-        again = self.again(deps)
-        rows = tuple(
-            tuple(self.implementation(t, row, there, room, again=bool(again[t])) for row in each)
-            for t, each in work.all_of(enumerate(ways))
+        outside, inside = self.memory()
+        held_bytes, live_bytes = outside[first_op[:-1]], outside + inside
+        variants = tuple(self.variants_of(node, live_bytes) for node in work.all_of(range(n)))
+        recomputable_nodes = self.recomputable_nodes(deps)
+        implementations = tuple(
+            tuple(
+                self.implementation(node, picked, outside, inside, recompute=bool(recomputable_nodes[node]))
+                for picked in options
+            )
+            for node, options in work.all_of(enumerate(variants))
         )
-        nodes = Nodes(rows, deps, size, held, again, size > 0, out, into)
-        return Stages(trace, nodes, first, outputs, ways, recorded(trace, self.machine, self.menu), self.parked)
+        nodes = Nodes(
+            implementations,
+            deps,
+            size,
+            held=held_bytes,
+            recomputable=recomputable_nodes,
+            offloadable=size > 0,
+            out_ns=out,
+            in_ns=into,
+        )
+        recorded_variants = recorded(trace, self.machine, self.menu)
+        return Stages(
+            trace,
+            nodes,
+            first_op,
+            outputs,
+            variants=variants,
+            recorded=recorded_variants,
+            parked=self.parked,
+        )
 
     def deps(self, stage: I64) -> Csr:
         """The nodes whose outputs each node touches, but for its own."""
         touched = self.trace.accesses().op
         pairs = {
-            (int(stage[op]), int(stage[row.made])) for row in self.groups.outputs for op in touched[row.buffer].tolist()
+            (int(stage[op]), int(stage[output.made]))
+            for output in self.groups.outputs
+            for op in touched[output.buffer].tolist()
         }
-        user, node = np.array(sorted((k, j) for k, j in pairs if j < k), np.int64).reshape(-1, 2).T
+        user, node = (
+            np.array(sorted((reader, maker) for reader, maker in pairs if maker < reader), np.int64).reshape(-1, 2).T
+        )
         return Csr.grouped(user, node, len(self.groups.first) - 1)
 
     def memory(self) -> tuple[I64, I64]:
         """Bytes at each op but for outputs: those from before its node, and those that the node makes itself."""
         trace, groups, n = self.trace, self.groups, self.trace.n
-        b, stage, end = trace.buffers, groups.stage, groups.first[1:]
-        mine, away = np.zeros(len(b), np.bool_), np.zeros(n, np.int64)
-        for row in groups.outputs:
-            mine[row.buffer] = True
-            until = min(int(b.end[row.buffer]), int(end[stage[row.last]]))
-            away[row.made : until] += b.size[row.buffer]
+        buffers, stage, end = trace.buffers, groups.stage, groups.first[1:]
+        decided, not_counted = np.zeros(len(buffers), np.bool_), np.zeros(n, np.int64)
+        for output in groups.outputs:
+            decided[output.buffer] = True
+            until = min(int(buffers.end[output.buffer]), int(end[stage[output.last]]))
+            not_counted[output.made : until] += buffers.size[output.buffer]
         for swap in self.parked:
             for op in range(swap.release, swap.prefetch):
-                away[op % n] += b.size[swap.buffer]
-        own = own_workspaces(trace)
-        offered = [own[op] for op in self.menu if op in own]
-        for j in offered:
-            away[int(b.start[j])] += b.size[j]
-            mine[j] = True
-        inner = np.flatnonzero(~mine & ~b.host & ~trace.eternal & (b.start < n))
-        room = around(b.start[inner], np.minimum(b.end[inner], end[stage[b.start[inner]]]), b.size[inner], n)
-        return trace.live_bytes() - away - room, room
+                not_counted[op % n] += buffers.size[swap.buffer]
+        workspaces = own_workspaces(trace)
+        offered = [workspaces[op] for op in self.menu if op in workspaces]
+        for buffer in offered:
+            not_counted[int(buffers.start[buffer])] += buffers.size[buffer]
+            decided[buffer] = True
+        inner = np.flatnonzero(~decided & ~buffers.host & ~trace.eternal & (buffers.start < n))
+        inner_bytes = around(
+            buffers.start[inner],
+            np.minimum(buffers.end[inner], end[stage[buffers.start[inner]]]),
+            buffers.size[inner],
+            n,
+        )
+        return trace.load() - not_counted - inner_bytes, inner_bytes
 
-    def ways_of(self, t: int, load: I64) -> tuple[tuple[Variant, ...], ...]:
-        """The ways to run node t that no other beats in both time and memory, the fastest first."""
-        found: list[tuple[Variant, ...]] = [()]
-        for op in range(self.groups.first[t], self.groups.first[t + 1]):
+    def variants_of(self, node: int, live_bytes: I64) -> tuple[tuple[Variant, ...], ...]:
+        """The combinations of variants of a node's ops that no other beats in both time and memory, fastest first."""
+        combinations: list[tuple[Variant, ...]] = [()]
+        for op in range(self.groups.first[node], self.groups.first[node + 1]):
             if self.menu.get(op):
-                found = _best([(*row, way) for row in found for way in self.menu[op]], load)
-        step = max((len(found) - 1) / (MOST_WAYS - 1), 1.0)
-        return tuple(found[round(k * step)] for k in range(min(len(found), MOST_WAYS)))
+                combinations = _best(
+                    [(*combination, variant) for combination in combinations for variant in self.menu[op]], live_bytes
+                )
+        step = max((len(combinations) - 1) / (MOST_IMPLEMENTATIONS - 1), 1.0)
+        return tuple(combinations[round(rank * step)] for rank in range(min(len(combinations), MOST_IMPLEMENTATIONS)))
 
-    def implementation(self, t: int, row: tuple[Variant, ...], there: I64, room: I64, *, again: bool) -> Implementation:
-        """What the node takes when it is run so: its workspace is what it adds to what was there before it."""
-        ops = slice(self.groups.first[t], self.groups.first[t + 1])
-        beside, time = room[ops].copy(), self.duration[ops].copy()
-        for way in row:
-            beside[way.op - ops.start] += way.workspace
-            time[way.op - ops.start] = way.duration
-        most = int((there[ops] + beside).max() - there[ops.start])
-        workspace = max(most, int(beside.max())) if again else most
-        return Implementation(" + ".join(w.name for w in row), int(time.sum()), workspace)
+    def implementation(
+        self, node: int, picked: tuple[Variant, ...], outside: I64, inside: I64, *, recompute: bool
+    ) -> Implementation:
+        """What the node takes when run by the variants `picked`: its workspace is what it adds to the bytes before it.
 
-    def again(self, deps: Csr) -> Bool:
-        """Which nodes may run again in any stage that may want them: of outputs alone, and of what is there anyway."""
+        Where it may be recomputed, other stages hold less than its own: its workspace is all that it needs inside.
+        """
+        ops = slice(self.groups.first[node], self.groups.first[node + 1])
+        beside, time = inside[ops].copy(), self.duration[ops].copy()
+        for variant in picked:
+            beside[variant.op - ops.start] += variant.workspace
+            time[variant.op - ops.start] = variant.duration
+        added = int((outside[ops] + beside).max() - outside[ops.start])
+        workspace = max(added, int(beside.max())) if recompute else added
+        return Implementation(" + ".join(variant.name for variant in picked), int(time.sum()), workspace)
+
+    def recomputable_nodes(self, deps: Csr) -> Bool:
+        """Which nodes can be recomputed in any stage that may want them: they read only outputs and what is held."""
         trace, first, outputs = self.trace, self.groups.first, self.groups.outputs
         n, values, stage = len(first) - 1, Origins.of(trace), self.groups.stage
         maker, leaves = np.full(len(trace.buffers), -1), np.full(len(trace.buffers), trace.n)
         possible = np.zeros(n, np.bool_)
-        for row in outputs:
-            maker[row.buffer] = stage[row.made]
-            possible[stage[row.made]] = True
+        for output in outputs:
+            maker[output.buffer] = stage[output.made]
+            possible[stage[output.made]] = True
         for swap in self.parked:
             leaves[swap.buffer] = swap.release - 1 if swap.before < trace.n else -1
-        found = gaps(trace)
-        found = found.where(maker[found.buffer] >= 0)
-        found = found.where(found.before >= first[maker[found.buffer] + 1])
-        facts = recomputable(trace, self.machine, found, earlier=False)
-        fine = facts.ok & (facts.ops.sums(barred(trace, self.machine)) == 0)
-        possible[maker[found.buffer[~fine]]] = False
-        last = np.zeros(n, np.int64)  # the first op of the last stage that may want it
-        for k in range(n - 1, -1, -1):
-            for j in deps[k].tolist():
-                last[j] = max(last[j], first[k], last[k] if possible[k] else 0)
-            if possible[k]:
-                possible[k] = self.stays(values, k, int(last[k]), maker, leaves)
+        candidates = gaps(trace)
+        candidates = candidates.where(maker[candidates.buffer] >= 0)
+        candidates = candidates.where(candidates.before >= first[maker[candidates.buffer] + 1])
+        costs = recomputable(trace, self.machine, candidates, earlier=False)
+        is_safe = costs.ok & (costs.ops.sums(barred(trace, self.machine)) == 0)
+        possible[maker[candidates.buffer[~is_safe]]] = False
+        wanted_until = np.zeros(n, np.int64)  # the first op of the last stage that may want it
+        for node in range(n - 1, -1, -1):
+            for dep in deps[node].tolist():
+                wanted_until[dep] = max(wanted_until[dep], first[node], wanted_until[node] if possible[node] else 0)
+            if possible[node]:
+                possible[node] = self.inputs_last(values, node, int(wanted_until[node]), maker=maker, leaves=leaves)
         return possible
 
-    def stays(self, v: Origins, k: int, until: int, maker: I64, leaves: I64) -> bool:
-        """Whether all that node k reads and that is neither an output nor made by it is there until op `until`."""
-        first, stop = int(self.groups.first[k]), int(self.groups.first[k + 1])
-        rows = slice(v.read_ptr[first], v.read_ptr[stop])
-        whole = np.append(v.writer, -1)[np.where(v.found.first[rows] < v.found.stop[rows], v.found.first[rows], -1)]
-        mine = (whole >= first) | (maker[v.read[rows]] >= 0)
-        return bool((mine | (np.minimum(v.last, leaves[v.read])[rows] >= until)).all())
+    def inputs_last(self, values: Origins, node: int, last_op: int, maker: I64, leaves: I64) -> bool:
+        """Whether all that a node reads, but for outputs and what it makes itself, is there until op `last_op`."""
+        first, stop = int(self.groups.first[node]), int(self.groups.first[node + 1])
+        rows = slice(values.read_ptr[first], values.read_ptr[stop])
+        whole = np.append(values.writer, -1)[
+            np.where(values.found.first[rows] < values.found.stop[rows], values.found.first[rows], -1)
+        ]
+        own_or_output = (whole >= first) | (maker[values.read[rows]] >= 0)
+        return bool((own_or_output | (np.minimum(values.last, leaves[values.read])[rows] >= last_op)).all())
 
 
-def _best(rows: list[tuple[Variant, ...]], load: I64) -> list[tuple[Variant, ...]]:
-    """Those that no other beats in both time and the largest load with workspaces, the fastest first."""
-    costs = [(sum(way.duration for way in row), max(int(load[way.op]) + way.workspace for way in row)) for row in rows]
-    found: list[int] = []
-    for k in sorted(range(len(rows)), key=lambda k: costs[k]):
-        if not found or costs[k][1] < costs[found[-1]][1]:
-            found.append(k)
-    return [rows[k] for k in found]
+def _best(combinations: list[tuple[Variant, ...]], live_bytes: I64) -> list[tuple[Variant, ...]]:
+    """Those that no other beats in both time and the most live bytes with workspaces, the fastest first."""
+    costs = [
+        (
+            sum(variant.duration for variant in combination),
+            max(int(live_bytes[variant.op]) + variant.workspace for variant in combination),
+        )
+        for combination in combinations
+    ]
+    undominated: list[int] = []
+    for index in sorted(range(len(combinations)), key=lambda index: costs[index]):
+        if not undominated or costs[index][1] < costs[undominated[-1]][1]:
+            undominated.append(index)
+    return [combinations[index] for index in undominated]

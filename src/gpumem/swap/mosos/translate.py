@@ -1,9 +1,9 @@
-"""From a schedule to a plan: what leaves between two uses is a `Swap` or a `Recompute`, what stays longer a `Hold`.
+"""From a schedule to a plan: an output off the device between two uses is swapped or recomputed, others are held.
 
 ::
 
     stage     u     u + 1 .. d - 1      d ..  x        .. v
-    there   [use]   1  1 (copy out)     0  0  0    1  1  [use]
+    resident [use]  1  1 (copy out)     0  0  0    1  1  [use]
     plan            out = first op of   release =      prefetch or at = first op of the
                     its stage - 1       first op of d  stage in which it comes back
 """
@@ -31,22 +31,25 @@ def plan_of(net: Stages, schedule: Schedule) -> Plan:
     net : Stages
         The trace that the nodes of the schedule are cut from.
     schedule : Schedule
-        A plain one (see `problem`). Of one that is not, what a plan cannot say is left out: an output that is there for
-        a while between two uses, and gone again, is made in scratch by the reruns that want it.
+        A plain one (see `problem`). Of one that is not, what a plan cannot say is left out: an output that is on the
+        device for a while between two uses is recomputed in scratch by the recomputations that read it.
 
     Notes
     -----
-    The load of the rewritten trace is at most `schedule.memory`, and equal to it where nodes are single ops with one
-    output each; so is its time, as the windows of the program leave no copy to wait for. O(n^2) for n nodes.
+    The live bytes of the rewritten trace are at most `schedule.memory`, and equal to it where nodes are single ops with
+    one output each; so is its time, as the windows of the program leave no copy to wait for. O(n^2) for n nodes.
 
     Raises
     ------
     ValueError
-        A value cannot be made again where the schedule runs its node: the facts that `Stages` goes by were wrong.
+        A value cannot be recomputed where the schedule runs its node: the facts that `Stages` goes by were wrong.
     """
     write = _Writer(net, schedule, net.trace.accesses().op.tolist(), _readers(net, schedule))
     moves: list[Decision] = [
-        d for j, row in enumerate(net.outputs.tolist()) for b in row for d in write.decisions(j, b)
+        decision
+        for node, buffers in enumerate(net.outputs.tolist())
+        for buffer in buffers
+        for decision in write.decisions(node, buffer)
     ]
     moves += net.parked
     return Plan.of(net.trace, [*moves, *write.variants(moves)])
@@ -57,59 +60,74 @@ class _Writer:
     net: Stages
     schedule: Schedule
     touched: list[list[int]]  # the ops of each buffer
-    readers: Mapping[int, Sequence[int]]  # of each output: the stages in which a rerun reads it
+    readers: Mapping[int, Sequence[int]]  # of each output: the stages in which a recomputation reads it
 
-    def decisions(self, j: int, b: int) -> Iterator[Decision]:
-        """What the schedule says of buffer `b`, an output of node j."""
-        first, end = self.net.first, int(self.net.trace.buffers.end[b])
-        there, n = self.schedule.there[:, j], len(self.net.nodes)
-        uses = self.touched[b]
+    def decisions(self, node: int, buffer: int) -> Iterator[Decision]:
+        """What the schedule decides about `buffer`, an output of `node`."""
+        first, end = self.net.first, int(self.net.trace.buffers.end[buffer])
+        resident, stages = self.schedule.resident[:, node], len(self.net.nodes)
+        uses = self.touched[buffer]
         for after, before in pairwise(uses):
-            u, v = self.net.stage(after), self.net.stage(before)
-            gone = [t for t in range(u + 1, v + 1) if not there[t]]
-            if u >= j and gone and (found := self.leaves(j, b, after, before, gone, v)):
-                yield found
+            stage_after, stage_before = self.net.stage(after), self.net.stage(before)
+            off = [stage for stage in range(stage_after + 1, stage_before + 1) if not resident[stage]]
+            if (
+                stage_after >= node
+                and off
+                and (decision := self.absence(node, buffer, after, before, off=off, stage_before=stage_before))
+            ):
+                yield decision
         last = self.net.stage(uses[-1])
-        stays = next((t for t in range(last + 1, n) if not there[t]), n)
-        wanted = [t for t in self.readers.get(j, []) if last < t < stays]
+        stays = next((stage for stage in range(last + 1, stages) if not resident[stage]), stages)
+        wanted = [stage for stage in self.readers.get(node, []) if last < stage < stays]
         if wanted and (until := int(first[max(wanted)])) >= end:
-            yield Hold(b, until)
+            yield Hold(buffer, until)
 
-    def leaves(self, j: int, b: int, after: int, before: int, gone: list[int], v: int) -> Decision | None:
-        """How buffer `b` is away in the stages `gone` and comes back for stage v."""
-        first, u = self.net.first, self.net.stage(after)
-        fetched = [t for t, k in self.schedule.back if k == j and u < t <= v]
+    def absence(
+        self, node: int, buffer: int, after: int, before: int, *, off: list[int], stage_before: int
+    ) -> Decision | None:
+        """How `buffer` is off the device in the stages `off` and comes back for stage `stage_before`."""
+        first, stage_after = self.net.first, self.net.stage(after)
+        fetched = [
+            stage for stage, copied in self.schedule.back if copied == node and stage_after < stage <= stage_before
+        ]
         if not fetched:
-            at = max(int(first[gone[-1]]), after + 1)
-            return Recompute(b, after, before, at) if at <= before else None
-        begun = [t for t, k in self.schedule.out if k == j and u < t < v]
-        out = max(int(first[begun[-1]]) - 1, after) if begun and begun[-1] > u + 1 else after
+            at = max(int(first[off[-1]]), after + 1)
+            return Recompute(buffer, after, before, at) if at <= before else None
+        begun = [stage for stage, copied in self.schedule.out if copied == node and stage_after < stage < stage_before]
+        out = max(int(first[begun[-1]]) - 1, after) if begun and begun[-1] > stage_after + 1 else after
         prefetch = min(int(first[fetched[-1]]), before)
-        release = after + 1 if gone[0] == u + 1 else int(first[gone[0]])
+        release = after + 1 if off[0] == stage_after + 1 else int(first[off[0]])
         release = min(max(release, out + 1), prefetch)
-        return Swap(b, after, before, release, prefetch, out) if out < release else None
+        return Swap(buffer, after, before, release=release, prefetch=prefetch, out=out) if out < release else None
 
     def variants(self, moves: list[Decision]) -> list[Variant]:
-        """The implementations that differ from what is recorded, and of reruns from the recorded run's."""
-        s, trace = self.schedule, self.net.trace
-        ways = {(t, j): self.net.ways[j][v] for t, j, v in zip(s.stage.tolist(), s.node.tolist(), s.by.tolist())}
-        chosen = {way.op: way for (t, j), row in ways.items() if t == j for way in row}
-        drops = [d for d in moves if isinstance(d, Recompute)]
-        device = Device(trace, Origins.of(trace), (d for d in moves if not isinstance(d, Variant)))
-        found = [way for op, way in chosen.items() if way != self.net.recorded.get(op)]
+        """The implementations that differ from the recorded ones, and in recomputations from those of the run."""
+        schedule, trace = self.schedule, self.net.trace
+        by_run = {
+            (begin, node): self.net.variants[node][index]
+            for begin, node, index in zip(schedule.stage.tolist(), schedule.node.tolist(), schedule.by.tolist())
+        }
+        chosen = {
+            variant.op: variant for (begin, node), variants in by_run.items() if begin == node for variant in variants
+        }
+        drops = [move for move in moves if isinstance(move, Recompute)]
+        device = Device(trace, Origins.of(trace), (move for move in moves if not isinstance(move, Variant)))
+        differing = [variant for op, variant in chosen.items() if variant != self.net.recorded.get(op)]
         for place in replays(device, drops) if drops else []:
             stage = self.net.stage(place.place)
             for op in sorted({rerun.op for rerun in place.reruns} & set(chosen)):
-                row = ways.get((stage, self.net.stage(op)), ())
-                way = next((way for way in row if way.op == op), chosen[op])
-                if way != chosen[op]:
-                    found.append(Variant(way.op, way.name, way.duration, way.workspace, at=place.place))
-        return found
+                variants = by_run.get((stage, self.net.stage(op)), ())
+                variant = next((variant for variant in variants if variant.op == op), chosen[op])
+                if variant != chosen[op]:
+                    differing.append(
+                        Variant(variant.op, variant.name, variant.duration, variant.workspace, at=place.place)
+                    )
+        return differing
 
 
 def _readers(net: Stages, schedule: Schedule) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for t, k in zip(schedule.stage.tolist(), schedule.node.tolist()):
-        for j in net.nodes.deps[k].tolist() if k < t else ():
-            found.setdefault(j, []).append(t)
-    return found
+    readers: dict[int, list[int]] = {}
+    for stage, node in zip(schedule.stage.tolist(), schedule.node.tolist()):
+        for dep in net.nodes.deps[node].tolist() if node < stage else ():
+            readers.setdefault(dep, []).append(stage)
+    return readers
