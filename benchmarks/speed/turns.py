@@ -6,7 +6,7 @@ from benchmarks.speed._bench import SHARED, header
 from gpumem import Machine, best_fit
 from gpumem.base.units import human
 from gpumem.io import read
-from gpumem.jobs.waterwave import partition, pipeline, together
+from gpumem.jobs.waterwave import partition, pipeline, co_schedule
 from gpumem.pool import MultiStream, replay
 from gpumem.trace import Trace
 
@@ -37,7 +37,7 @@ def main() -> None:
         trace = read(SHARED / "traces" / f"{net}.json.gz")
         job = partition(trace, machine, trace.peak_live_bytes // GROUPS)
         pipe = pipeline([job, job], int(LIMIT * trace.peak_live_bytes))
-        two = together(pipe, machine).trace
+        two = co_schedule(pipe, machine).trace
         (one, _), (pair, syncs), (always, _) = least(MultiStream, trace), least(MultiStream, two), least(Hasty, two)
         offline = best_fit(two).ratio(two)
         cells = f"{one:>14.2f}{pair:>14.2f}{syncs:>14.1f}{pipe.period:>14}{always:>14.2f}{offline:>14.2f}"

@@ -23,7 +23,7 @@ from benchmarks.papers.waterwave.published import MIXED, SEVERAL, SEVERAL_RATE, 
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs import verify
-from gpumem.jobs.waterwave import Pipeline, halves, partition, pipeline, reordered, round_ns, together
+from gpumem.jobs.waterwave import Pipeline, halves, partition, pipeline, reordered, round_ns, co_schedule
 from gpumem.jobs.waterwave.node_groups import ORDERS, Partition, between
 from gpumem.jobs.waterwave.sharing_policies import Way
 from gpumem.simulator.machine import Machine
@@ -40,7 +40,7 @@ PACES = (0.9, 0.94, 0.98, 1.02, 1.06, 1.1)  # of one stream's handing over besid
 FINE = 1000  # of the batches of two models, in parts of what each has alone
 NEEDS: dict[str, Needs] = {
     "bound": lambda line, machine: int(line.bound().max()),
-    "issue order": lambda line, machine: together(line, machine).trace.peak_live_bytes,
+    "issue order": lambda line, machine: co_schedule(line, machine).trace.peak_live_bytes,
 }
 
 
@@ -124,7 +124,7 @@ def _coarse_fits(sizing: Sizing, needs: str, traces: Sequence[Trace]) -> bool:
     lines = halves(traces, sizing.machine)
     if needs == "bound":
         return min(NEEDS[needs](line, sizing.machine) for line in lines) <= sizing.limit
-    runs = (together(line, sizing.machine, pace=pace) for line in lines for pace in PACES)
+    runs = (co_schedule(line, sizing.machine, pace=pace) for line in lines for pace in PACES)
     return any(run.trace.peak_live_bytes <= sizing.limit for run in runs)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.papers.waterwave.published import SEQUENTIAL, model_of
 from gpumem.base.arguments import strict
-from gpumem.jobs.waterwave import partition, pipeline, together
+from gpumem.jobs.waterwave import partition, pipeline, co_schedule
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import FREED, Timeline
@@ -54,7 +54,7 @@ def late(trace: Trace, machine: Machine, host_ns: float = HOST_NS) -> Row:
     """
     host = machine.with_(host_ns=host_ns)
     part = partition(trace, host, max(trace.peak_live_bytes // PIECES, 1))
-    both = together(pipeline([part, part], overlap=0), host).trace
+    both = co_schedule(pipeline([part, part], overlap=0), host).trace
     row: Row = {"trace": trace.name, "machine": machine.name, "host_ns": host_ns}
     for name, one in (("one", trace), ("two", both)):
         line = simulate(one, host)
@@ -88,5 +88,5 @@ def a_host_a_stream(trace: Trace, machine: Machine, host_ns: float = HOST_NS) ->
     row: Row = {"trace": trace.name, "machine": machine.name, "host_ns": host_ns}
     row["turns_ns"] = 2 * simulate(trace, host).makespan
     for hosts in (1, 2):
-        row[f"hosts_{hosts}_ns"] = simulate(together(line, host, hosts=hosts).trace, host).makespan
+        row[f"hosts_{hosts}_ns"] = simulate(co_schedule(line, host, hosts=hosts).trace, host).makespan
     return row

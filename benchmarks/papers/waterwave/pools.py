@@ -36,7 +36,7 @@ from benchmarks.papers.waterwave.published import TABLE1, model_of
 from gpumem import best_fit, check
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible
-from gpumem.jobs.waterwave import Pipeline, in_pool, pipeline, together, two_ends
+from gpumem.jobs.waterwave import Pipeline, in_pool, pipeline, co_schedule, two_ends
 from gpumem.pool import MultiStream, replay, stacked
 from gpumem.trace import Trace
 
@@ -71,19 +71,19 @@ def _rounds(sizing: Sizing, traces: Sequence[Trace], size: Size, *, wrap: bool, 
         )
     except Infeasible:
         return None
-    return line if together(line, sizing.machine).trace.peak_live_bytes <= sizing.limit else None
+    return line if co_schedule(line, sizing.machine).trace.peak_live_bytes <= sizing.limit else None
 
 
 def served(sizing: Sizing, traces: Sequence[Trace], size: Size, *, wrap: bool, delayed: bool) -> Pipeline | None:
     """The pipeline, if `MultiStream` serves its rounds."""
     line = _rounds(sizing, traces, size, wrap=wrap, delayed=delayed)
-    return line if line and is_served(together(line, sizing.machine).trace, sizing.limit) else None
+    return line if line and is_served(co_schedule(line, sizing.machine).trace, sizing.limit) else None
 
 
 def offline(sizing: Sizing, traces: Sequence[Trace], size: Size) -> Pipeline | None:
     """The pipeline without delays, if `best_fit` places its round."""
     line = _rounds(sizing, traces, size, wrap=True, delayed=False)
-    return line if line and best_fit(together(line, sizing.machine).trace).height <= sizing.limit else None
+    return line if line and best_fit(co_schedule(line, sizing.machine).trace).height <= sizing.limit else None
 
 
 def from_two_ends(sizing: Sizing, traces: Sequence[Trace], size: Size, *, delayed: bool) -> Pipeline | None:
@@ -156,7 +156,7 @@ def best_from_two_ends(sizing: Sizing, traces: Sequence[Trace]) -> Pipeline | No
     lines = [from_two_ends(sizing, traces, (piece, 1.0), delayed=True) for piece in sizing.pieces]
     best = max((line for line in lines if line is not None), key=beside, default=None)
     if best is not None:
-        both = together(best, sizing.machine)
+        both = co_schedule(best, sizing.machine)
         check.placement(both.trace, two_ends(both, [stacked(part.trace) for part in best.parts], sizing.limit))
     return best
 
@@ -167,7 +167,7 @@ def best_served(sizing: Sizing, traces: Sequence[Trace]) -> Pipeline | None:
     ways = product(sizes, (False, True), (False, True))
     lines = [_rounds(sizing, traces, size, wrap=wrap, delayed=delayed) for size, wrap, delayed in ways]
     for line in sorted((line for line in lines if line is not None), key=beside, reverse=True):
-        if is_served(together(line, sizing.machine).trace, sizing.limit):
+        if is_served(co_schedule(line, sizing.machine).trace, sizing.limit):
             return line
     return None
 

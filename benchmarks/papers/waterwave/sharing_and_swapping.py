@@ -18,7 +18,7 @@ from benchmarks.papers.waterwave.throughput import side_by_side
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs import Job, simulate_jobs, steady
-from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, temporal, together, waterwave
+from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, temporal, co_schedule, waterwave
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.sharing import share
 from gpumem.simulator.simulate import simulate
@@ -50,7 +50,7 @@ def round_within(
 
     The plan is made for what ops take beside each other. What they take is then asked again of the swapped trace.
     """
-    trace = together(line, machine).trace
+    trace = co_schedule(line, machine).trace
     if trace.peak_live_bytes > limit:
         if planner is None:
             return None

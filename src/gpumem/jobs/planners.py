@@ -23,10 +23,10 @@ def unmanaged(tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Sc
 
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("mlp3"), Machine.named("rtx2080ti")
-    >>> [job.peak == trace.peak_load for job in unmanaged([Task(trace, machine.durations(trace))], machine, 1)]
+    >>> [job.peak == trace.peak_live_bytes for job in unmanaged([Task(trace, machine.durations(trace))], machine, 1)]
     [True]
     """
-    return [Scheduled(Plan.of(task.trace), task.trace.peak_load) for task in tasks]
+    return [Scheduled(Plan.of(task.trace), task.trace.peak_live_bytes) for task in tasks]
 
 
 def separately(planner: Callable[..., Plan]) -> Planner:
@@ -49,17 +49,17 @@ def separately(planner: Callable[..., Plan]) -> Planner:
     >>> from gpumem.swap import heuristic
     >>> trace, machine = bundled("resnet18"), Machine.named("rtx2080ti")
     >>> task = Task(trace, machine.durations(trace))
-    >>> both = separately(heuristic)([task, task], machine, trace.peak_load)
-    >>> sum(job.peak for job in both) <= trace.peak_load
+    >>> both = separately(heuristic)([task, task], machine, trace.peak_live_bytes)
+    >>> sum(job.peak for job in both) <= trace.peak_live_bytes
     True
     """
 
     def plan(
         tasks: Sequence[Task], machine: Machine, capacity: int, *, failed: Failed | None = None
     ) -> list[Scheduled]:
-        total = sum(task.trace.peak_load for task in tasks)
+        total = sum(task.trace.peak_live_bytes for task in tasks)
         return [
-            _alone(planner, task, machine, capacity * task.trace.peak_load // max(total, 1), failed) for task in tasks
+            _alone(planner, task, machine, capacity * task.trace.peak_live_bytes // max(total, 1), failed) for task in tasks
         ]
 
     return plan
@@ -76,7 +76,7 @@ def _alone(planner: Callable[..., Plan], task: Task, machine: Machine, share: in
             raise
         failed(task, error)
         return unmanaged([task], machine, share)[0]
-    return Scheduled(plan, plan.apply(task.trace).peak_load)
+    return Scheduled(plan, plan.apply(task.trace).peak_live_bytes)
 
 
 PLANNERS: dict[str, Callable[..., Sequence[Scheduled]]] = {

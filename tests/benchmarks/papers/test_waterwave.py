@@ -12,7 +12,7 @@ from benchmarks.papers import waterwave as paper
 from benchmarks.papers.waterwave import batches, hosts, pools, published
 from benchmarks.papers.waterwave.throughput import FAULTED, processes, switch_ns
 from gpumem.io import bundled, read, write
-from gpumem.jobs.waterwave import halves, together
+from gpumem.jobs.waterwave import halves, co_schedule
 from gpumem.simulator.machine import GIB, Machine
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.batch import largest, recorded_batch
@@ -125,7 +125,7 @@ def test_halves_are_cut_at_the_peak_and_between_the_passes_in_any_order() -> Non
         for line in halves([trace] * 2, V100):
             cut = int(line.parts[0].cuts[1])
             assert 0.2 * trace.n < cut < 0.65 * trace.n
-            held = together(line, V100).trace.peak_live_bytes
+            held = co_schedule(line, V100).trace.peak_live_bytes
             assert trace.peak_live_bytes < held <= line.bound().max() <= 2 * trace.peak_live_bytes
 
 

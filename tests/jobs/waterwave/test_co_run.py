@@ -109,7 +109,7 @@ def test_two_recorded_traces_together():
         generic, state = GenericOp(trace), initial(trace, seed=1)
         run(trace, placement, Emulator(in_issue_order), generic, ROUNDS, state=state)
         want.append((state, generic.seen))
-    both = co_schedule(pipeline([partition(trace, MACHINE, trace.peak_load // 8) for trace in traces]), MACHINE)
+    both = co_schedule(pipeline([partition(trace, MACHINE, trace.peak_live_bytes // 8) for trace in traces]), MACHINE)
     trace, placement = scaled(both.trace, best_fit(both.trace, alignment=unit))
     both = replace(both, trace=trace)
     for seed in range(2):

@@ -135,8 +135,8 @@ def test_a_split_below_the_largest_op_makes_groups_of_single_ops():
     parts = partition(trace, MACHINE, 1)
     checked(
         [trace, trace],
-        co_schedule(pipeline([parts, parts], int(1.3 * trace.peak_load)), MACHINE),
-        int(1.3 * trace.peak_load),
+        co_schedule(pipeline([parts, parts], int(1.3 * trace.peak_live_bytes)), MACHINE),
+        int(1.3 * trace.peak_live_bytes),
     )
 
 
@@ -153,7 +153,7 @@ def test_placed_jobs_do_not_meet():
     """An offline placement of the trace of all needs no allocator: memory goes from job to job."""
     trace = bundled("vgg16")
     part = partition(trace, MACHINE, 60 * 2**20)
-    both = co_schedule(pipeline([part, part], int(1.4 * trace.peak_load)), MACHINE).trace
+    both = co_schedule(pipeline([part, part], int(1.4 * trace.peak_live_bytes)), MACHINE).trace
     placed: Placement = best_fit(both)
     check.placement(both, placed)
-    assert placed.height < 1.6 * trace.peak_load
+    assert placed.height < 1.6 * trace.peak_live_bytes

@@ -58,17 +58,17 @@ def boundaries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_iteration_takes_a_round():
     trace = bundled("vgg16")
-    out, told = ran([Job("a", trace, iterations=6), Job("b", trace, iterations=6)], int(1.5 * trace.peak_load))
+    out, told = ran([Job("a", trace, iterations=6), Job("b", trace, iterations=6)], int(1.5 * trace.peak_live_bytes))
     (_, both), *_ = told
     period = simulate(share(both.trace, MACHINE, 1.0), MACHINE).makespan
     for job in out.jobs:
         assert set(np.diff(job.end)[:-1].tolist()) == {period} and np.diff(job.end)[-1] <= period
-    assert out.peak == both.trace.peak_load
+    assert out.peak == both.trace.peak_live_bytes
 
 
 def test_jobs_come_and_go_between_rounds():
     trace = bundled("vgg16")
-    limit, alone = int(1.5 * trace.peak_load), simulate(trace, MACHINE).makespan
+    limit, alone = int(1.5 * trace.peak_live_bytes), simulate(trace, MACHINE).makespan
     jobs = [Job("a", trace, iterations=12), Job("b", trace, arrival=2 * alone + 1, iterations=3)]
     out, told = ran(jobs, limit)
     assert [names for names, _ in told] == [["a"], ["a", "b"], ["a"]]
@@ -91,10 +91,10 @@ def test_one_that_leaves_in_the_middle_ends_its_iteration():
 def test_who_does_not_fit_waits_in_turn_and_who_never_does_is_refused():
     trace, small = bundled("vgg16"), bundled("resnet18")
     jobs = [Job("a", trace, iterations=2), Job("b", trace, iterations=2), Job("c", small, iterations=2)]
-    out, told = ran(jobs, trace.peak_load + 2**20)
+    out, told = ran(jobs, trace.peak_live_bytes + 2**20)
     assert [names for names, _ in told] == [["a"], ["b"]]
     a, b, c = out.jobs
-    assert b.launch >= a.leave and c.launch == -1 and c.refused == small.peak_load
+    assert b.launch >= a.leave and c.launch == -1 and c.refused == small.peak_live_bytes
     with pytest.raises(ValueError, match="no jobs"):
         simulate_together([], MACHINE, 1)
     with pytest.raises(ValueError, match="two jobs of one name"):
@@ -104,7 +104,7 @@ def test_who_does_not_fit_waits_in_turn_and_who_never_does_is_refused():
 def test_who_waits_makes_no_new_pipeline():
     trace = bundled("vgg16")
     alone = simulate(trace, MACHINE).makespan
-    out, told = ran([Job("a", trace, iterations=4), Job("b", trace, alone + 1, 1)], trace.peak_load + 1)
+    out, told = ran([Job("a", trace, iterations=4), Job("b", trace, alone + 1, 1)], trace.peak_live_bytes + 1)
     assert [names for names, _ in told] == [["a"], ["b"]] and out.replans == ()
     assert [event.ns for event in out.log if event.kind == "wait"] == [2 * alone]  # between rounds
     assert [job.end for job in out.jobs] == [tuple(range(alone, 5 * alone, alone)), (5 * alone,)]
@@ -143,7 +143,7 @@ def three() -> list[Job]:
 def test_what_fits_in_issue_order_alone_waits():
     """Side by side, `a` takes and `c` gives back: 190 bytes as they are handed over, 200 if `a` is the faster one."""
     a, _, c = three()
-    limit = co_schedule(waterwave_s([a.trace, c.trace], MACHINE), MACHINE).trace.peak_load
+    limit = co_schedule(waterwave_s([a.trace, c.trace], MACHINE), MACHINE).trace.peak_live_bytes
     assert waterwave_s([a.trace, c.trace], MACHINE, limit).bound().max() == limit + 10
     assert [names for names, _ in ran([a, c], limit, waterwave_s)[1]] == [["a"], ["c"]]
     assert [names for names, _ in ran([a, c], limit + 10, waterwave_s)[1]] == [["a", "c"]]
@@ -166,11 +166,11 @@ def test_those_that_fit_only_beside_one_that_has_left_take_turns():
 @given(st.lists(st.tuples(nets(), st.integers(0, 60_000), st.integers(1, 5)), min_size=1, max_size=4), st.data())
 def test_every_job_runs_its_iterations_or_is_refused(rows: list[tuple[Trace, int, int]], data: st.DataObject):
     jobs = [Job(str(k), trace, arrival, count) for k, (trace, arrival, count) in enumerate(rows)]
-    limit = data.draw(st.integers(1, 1 + sum(job.trace.peak_load for job in jobs)))
+    limit = data.draw(st.integers(1, 1 + sum(job.trace.peak_live_bytes for job in jobs)))
     out, _ = ran(jobs, limit, data.draw(st.sampled_from([*WAYS.values()])))
     assert out.peak <= limit
     for job, mine in zip(jobs, out.jobs):
-        refused = job.trace.peak_load > limit
+        refused = job.trace.peak_live_bytes > limit
         assert (mine.refused > limit) == refused and len(mine.end) == (0 if refused else job.iterations)
         assert refused or (mine.launch >= job.arrival and mine.leave >= mine.end[-1])
 
@@ -199,7 +199,7 @@ def test_pipelines_fill_and_drain(limit: float, weights: tuple[int, int]):
     traces = [bundled("vgg16"), bundled("resnet18")]
     jobs = [Job(str(k), trace, iterations=4 * weight) for k, (trace, weight) in enumerate(zip(traces, weights))]
     more = {} if weights == (1, 1) else {"weights": weights}
-    out, told = ran(jobs, int(limit * bundled("resnet18").peak_load), slowdown=0.0, **more)
+    out, told = ran(jobs, int(limit * bundled("resnet18").peak_live_bytes), slowdown=0.0, **more)
     ((_, both),) = told
     assert [list(job.end) for job in out.jobs] == slot_by_slot(both.pipeline, 4)
 
@@ -214,7 +214,7 @@ def test_priorities_are_iterations_in_a_round():
     trace = bundled("vgg16")
     jobs = [Job("a", trace, iterations=12), Job("b", trace, iterations=4)]
     for way in (waterwave, temporal):
-        out, told = ran(jobs, int(1.5 * trace.peak_load), way, weights=[3, 1])
+        out, told = ran(jobs, int(1.5 * trace.peak_live_bytes), way, weights=[3, 1])
         assert [len(names) for names, _ in told] == [2] and [len(job.end) for job in out.jobs] == [12, 4]
         judged([trace] * 2, told[0][1])
         assert [turn.job for turn in told[0][1].pipeline.turns].count(0) == 3

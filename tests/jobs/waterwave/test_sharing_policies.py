@@ -20,7 +20,7 @@ from tests.strategies import nets, steps
 @given(st.lists(st.one_of(nets(), steps(streams=1)), min_size=1, max_size=3), st.data())
 def test_ways_keep_jobs_and_the_limit(traces: list[Trace], data: st.DataObject):
     name = data.draw(st.sampled_from(sorted(WAYS)))
-    limit = data.draw(st.integers(1, 1 + 2 * sum(trace.peak_load for trace in traces)))
+    limit = data.draw(st.integers(1, 1 + 2 * sum(trace.peak_live_bytes for trace in traces)))
     try:
         found = WAYS[name](traces, MACHINE, limit)
     except (Infeasible, NotReached) as error:
@@ -39,19 +39,19 @@ def test_temporal_sharing_takes_the_time_of_all_and_the_memory_of_one():
     alone = [simulate(trace, MACHINE).makespan for trace in traces]
     assert simulate(both.trace, MACHINE).makespan == sum(alone)
     parts = both.pipeline.parts
-    assert both.trace.peak_load == max(part.peak - part.rest for part in parts) + sum(part.rest for part in parts)
+    assert both.trace.peak_live_bytes == max(part.peak - part.rest for part in parts) + sum(part.rest for part in parts)
 
 
 def test_node_groups_hold_less_than_halves_and_take_less_than_turns():
     """Where kernels disturb each other little, what runs side by side is gained."""
     traces = [bundled("vgg16")] * 2
-    halves = co_schedule(waterwave_s(traces, MACHINE), MACHINE).trace.peak_load
-    limit = int(1.3 * bundled("vgg16").peak_load)
+    halves = co_schedule(waterwave_s(traces, MACHINE), MACHINE).trace.peak_live_bytes
+    limit = int(1.3 * bundled("vgg16").peak_live_bytes)
     assert limit < halves
     with pytest.raises(NotReached, match="node groups get lower"):
         waterwave_s(traces, MACHINE, limit)
     both, turns = (co_schedule(way(traces, MACHINE, limit), MACHINE).trace for way in (waterwave, temporal))
-    assert both.peak_load <= limit
+    assert both.peak_live_bytes <= limit
     for slowdown, most in ((0.0, 0.95), (0.5, 0.98), (1.0, 1.0)):
         ns = [simulate(share(trace, MACHINE, slowdown), MACHINE).makespan for trace in (both, turns)]
         assert ns[0] <= most * ns[1]
@@ -66,8 +66,8 @@ def test_the_split_that_is_told_is_taken():
 def test_halves_are_the_better_of_two():
     """At the peak, or where the first gradient begins."""
     for name in ("vgg16", "resnet18", "mlp3"):
-        both = [co_schedule(one, MACHINE).trace.peak_load for one in halves([bundled(name)] * 2, MACHINE)]
-        assert co_schedule(waterwave_s([bundled(name)] * 2, MACHINE), MACHINE).trace.peak_load == min(both)
+        both = [co_schedule(one, MACHINE).trace.peak_live_bytes for one in halves([bundled(name)] * 2, MACHINE)]
+        assert co_schedule(waterwave_s([bundled(name)] * 2, MACHINE), MACHINE).trace.peak_live_bytes == min(both)
 
 
 @pytest.mark.jit

@@ -33,7 +33,7 @@ def beside() -> CoSchedule:
 def planned(planner: str) -> tuple[Plan, int]:
     """A plan, and its limit."""
     trace = beside().trace
-    limit = trace.peak_load * 3 // 4
+    limit = trace.peak_live_bytes * 3 // 4
     return PLANNERS[planner](trace, MACHINE, limit, **OPTIONS.get(planner, {})), limit
 
 
@@ -65,7 +65,7 @@ def test_the_search_knows_sync_ops():
     """Its plans with stalls took the ops that compute for all ops of the trace."""
     job = bundled("vgg16")
     trace = co_schedule(side_by_side([job] * 2, MACHINE), MACHINE).trace
-    limit = int(0.9 * job.peak_load)
+    limit = int(0.9 * job.peak_live_bytes)
     swapped = PLANNERS["search"](trace, MACHINE, limit, effort=0.001).apply(trace)
     check.budget(swapped, limit)
     check.data_flow(trace, swapped)
@@ -84,5 +84,5 @@ def test_what_is_shared_is_measured_by_the_clock():
             assert row[key] is None or 0 < row[key] <= 2 / 1.5 + 1e-6
     assert rows[1]["balanced"] is None
     turns = lines([job, job])[0]
-    assert both.round_within(turns, MACHINE, 0.5, job.peak_load // 100) is None
-    assert both.round_within(turns, MACHINE, 0.5, 2 * job.peak_load) == 2 * simulate(job, MACHINE).makespan
+    assert both.round_within(turns, MACHINE, 0.5, job.peak_live_bytes // 100) is None
+    assert both.round_within(turns, MACHINE, 0.5, 2 * job.peak_live_bytes) == 2 * simulate(job, MACHINE).makespan

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from gpumem import bundled, check
-from gpumem.jobs.waterwave import partition, pipeline, together
+from gpumem.jobs.waterwave import partition, pipeline, co_schedule
 from gpumem.pool.allocators.protocol import replay
 from gpumem.pool.allocators.streams import MultiStream
 from gpumem.simulator.machine import Machine
@@ -194,7 +194,7 @@ def test_jobs_in_turn_wait_between_slots_and_nowhere_else() -> None:
     machine = Machine.named("v100")
     trace = bundled("mlp3")
     job = partition(trace, machine, 16 * MIB)
-    pair = together(pipeline([job, job], 2 * trace.peak_live_bytes), machine)
+    pair = co_schedule(pipeline([job, job], 2 * trace.peak_live_bytes), machine)
     pool = MultiStream(capacity=2 * pair.trace.peak_live_bytes, allow_growth=False)
     placed = replay(pair.trace, Witness(pool), iterations=3)
     check.placement(pair.trace, placed)

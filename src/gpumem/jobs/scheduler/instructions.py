@@ -128,7 +128,7 @@ def instructions(
         tuple(delays),
         rewritten,
         placement,
-        budget=placement.height if placement is not None else rewritten.peak_load,
+        budget=placement.height if placement is not None else rewritten.peak_live_bytes,
         role=tuple(ops.role.tolist()),
         ns=tuple(machine.durations(rewritten).tolist()),
         op=tuple(ops.of.tolist()),

@@ -91,7 +91,7 @@ class CoSchedule(Shown):
 
     def _facts(self) -> Facts:
         syncs = int((self.turn < 0).sum())
-        most = {"peak": human(self.trace.peak_load), "bound": human(int(self.pipeline.bound().max()))}
+        most = {"peak": human(self.trace.peak_live_bytes), "bound": human(int(self.pipeline.bound().max()))}
         return {"": self.trace.name, "jobs": len(self.ops), "ops": self.trace.n - syncs, "sync ops": syncs, **most}
 
     def launch(self, launches: Sequence[Launch]) -> Launch:

@@ -102,7 +102,7 @@ class Partition(Shown):
             raise ValueError(f"op {copies[0]} of {trace.name!r:.60} is a copy; share the unswapped trace, then swap")
         held = between(trace)[cut_at]
         peaks, work = (
-            np.maximum.reduceat(trace.load(), cut_at[:-1]),
+            np.maximum.reduceat(trace.live_bytes(), cut_at[:-1]),
             np.add.reduceat(machine.durations(trace), cut_at[:-1]),
         )
         ran_as = np.arange(trace.n) if order is None else order
@@ -139,7 +139,7 @@ def between(trace: Trace) -> I64:
     counted = ~buffers.host & ~trace.eternal
     freed = np.zeros(count, np.int64)
     np.add.at(freed, (buffers.end[counted] - 1) % count, buffers.size[counted])
-    behind = trace.load() - freed
+    behind = trace.live_bytes() - freed
     return np.append(behind[-1], behind)
 
 

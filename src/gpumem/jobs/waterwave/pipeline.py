@@ -181,7 +181,7 @@ def feasible(parts: Sequence[Partition], limit: int | None) -> None:
     most, index = max((part.peak - part.rest, -index) for index, part in enumerate(parts))
     if limit is not None and rest + most > limit:
         part = parts[-index]
-        error = Infeasible(int(part.order[int(np.argmax(part.trace.load()))]), rest + most, limit)
+        error = Infeasible(int(part.order[int(np.argmax(part.trace.live_bytes()))]), rest + most, limit)
         others = f", beside {human(rest - part.rest)} that the others keep" if len(parts) > 1 else ""
         error.add_note(f"job {-index} ({part.trace.name}) needs {human(part.peak)} by itself{others}")
         raise error

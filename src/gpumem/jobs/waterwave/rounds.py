@@ -180,11 +180,11 @@ class _Session:
             self.waiting.remove(member)
             self.inside.append(member)
             member.launch = self.now
-            self.log.append(Event(self.now, member.job.name, "launch", size=member.job.trace.peak_load))
+            self.log.append(Event(self.now, member.job.name, "launch", size=member.job.trace.peak_live_bytes))
         if before and self.inside != ran:
             self.replans.append(self.now)
             self.log += [
-                Event(self.now, member.job.name, "adopt", size=member.job.trace.peak_load) for member in before
+                Event(self.now, member.job.name, "adopt", size=member.job.trace.peak_live_bytes) for member in before
             ]
         return self.made(self.inside) or self.in_turn() if self.inside else None
 
@@ -246,7 +246,7 @@ class _Session:
             self.log += [
                 Event(ns, member.job.name, "iteration", first + round_) for round_, ns in enumerate(member.ends[first:])
             ]
-        self.peak = max(self.peak, schedule.trace.peak_load)
+        self.peak = max(self.peak, schedule.trace.peak_live_bytes)
 
     def begun(self, pipeline: Pipeline, count: int) -> list[dict[int, int]]:
         """Of `count` rounds, which turns begin an iteration, and which one; before and behind them none does."""
@@ -276,7 +276,7 @@ class _Session:
 
 def _job_run(member: _Running) -> JobRun:
     count = len(member.ends)
-    peak = (member.job.trace.peak_load,) * count
+    peak = (member.job.trace.peak_live_bytes,) * count
     return JobRun(
         member.job.name,
         launch=member.launch,

@@ -134,7 +134,7 @@ def round_ns(line: Pipeline, machine: Machine, *, slowdown: float = 1.0, hosts: 
 
 
 def _sizes(traces: Sequence[Trace]) -> list[int]:
-    most = max((trace.peak_load - int(between(trace)[0]) for trace in traces), default=1)
+    most = max((trace.peak_live_bytes - int(between(trace)[0]) for trace in traces), default=1)
     return sorted({max(most // pieces, 1) for pieces in PIECES}, reverse=True)
 
 
@@ -161,7 +161,7 @@ def waterwave_s(traces: Sequence[Trace], machine: Machine, limit: int | None = N
     Shi et al., Waterwave, section 5.1.3.
     """
     candidates = halves(traces, machine)
-    held = [co_schedule(one, machine).trace.peak_load for one in candidates]
+    held = [co_schedule(one, machine).trace.peak_live_bytes for one in candidates]
     if limit is not None and min(held) > limit:
         raise NotReached(min(held), limit, hint="node groups get lower (waterwave)")
     return candidates[int(np.argmin(held))]

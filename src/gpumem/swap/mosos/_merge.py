@@ -114,7 +114,7 @@ def merged(trace: Trace, duration: I64, least: int, most: int, parked: Sequence[
     """
     worth = _worth(trace, least)
     worth[list(parked)] = False
-    least = max(least, trace.peak_load // LEAST_PART)
+    least = max(least, trace.peak_live_bytes // LEAST_PART)
     while True:
         groups = Groups.of(trace, least, worth)
         done = _Merging.of(trace, duration, groups).run(most)
@@ -168,7 +168,7 @@ class _Merging:
                 touched[stage[op]].add(buffer)
             change[output.made] += trace.buffers.size[buffer]
             change[output.last + 1] -= trace.buffers.size[buffer]
-        base = np.maximum.reduceat(trace.load() - np.cumsum(change)[:-1], groups.first[:-1])
+        base = np.maximum.reduceat(trace.live_bytes() - np.cumsum(change)[:-1], groups.first[:-1])
         time = np.add.reduceat(duration, groups.first[:-1])
         others = np.setdiff1d(
             np.flatnonzero(~trace.crossing & (np.diff(accesses.ptr) > 0)), [output.buffer for output in groups.outputs]
@@ -226,7 +226,7 @@ class _Merging:
 
     def run(self, target: int) -> Groups:
         """Merge what costs next to nothing, then the cheapest; stop where all that is left costs much."""
-        slack, costly = self.trace.peak_load * SLACK, self.trace.peak_load / COSTLY_PART
+        slack, costly = self.trace.peak_live_bytes * SLACK, self.trace.peak_live_bytes / COSTLY_PART
         costs = [self.cost(group) for group in work.all_of(range(len(self.first) - 1))]
         for _ in work.all_of(costs.copy()):
             if min(costs) > (costly if len(self.first) > target else slack):

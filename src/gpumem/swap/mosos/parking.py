@@ -42,8 +42,8 @@ def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, share: 
     candidates = gaps(trace)
     is_output = np.isin(candidates.buffer, outputs)
     needed, smallest = (
-        without(trace.load(), candidates.where(is_output)),
-        trace.peak_load // TINY_PART if share < 1 else 1,
+        without(trace.live_bytes(), candidates.where(is_output)),
+        trace.peak_live_bytes // TINY_PART if share < 1 else 1,
     )
     candidates = candidates.where(
         ~is_output & (candidates.size >= smallest) & (candidates.before > candidates.after + 1)
@@ -70,7 +70,7 @@ def crowded(trace: Trace, limit: int, *, share: float) -> I64:
     Beside such an op there is no memory to bring them back in time, so that some op has to wait for them.
     """
     all_gaps = gaps(trace)
-    is_full = without(trace.load(), all_gaps) > share * limit
+    is_full = without(trace.live_bytes(), all_gaps) > share * limit
     return np.unique(all_gaps.buffer[straddle(all_gaps, is_full)])
 
 

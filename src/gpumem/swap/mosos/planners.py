@@ -135,11 +135,11 @@ def solve_mosos(
     check_start(start, trace, machine, limit)
     check_ops(algorithms or (), trace)
     menu = menu_of(trace, machine) if algorithms is None else algorithms
-    if trace.peak_load <= limit:
+    if trace.peak_live_bytes <= limit:
         return as_it_is(trace, machine, limit)
     fits(smallest(trace, machine, menu), limit)
     if start is None and work.over():
-        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+        raise NotReached(trace.peak_live_bytes, limit, hint=work.LATE)
     run = FamilyRun(
         trace,
         machine,

@@ -196,7 +196,7 @@ class _Builder:
             buffers.size[inner],
             n,
         )
-        return trace.load() - not_counted - inner_bytes, inner_bytes
+        return trace.live_bytes() - not_counted - inner_bytes, inner_bytes
 
     def variants_of(self, node: int, live_bytes: I64) -> tuple[tuple[Variant, ...], ...]:
         """The combinations of variants of a node's ops that no other beats in both time and memory, fastest first."""
