@@ -11,13 +11,13 @@ from gpumem.base.arguments import at_least, strict
 from gpumem.base.names import one_of
 from gpumem.torch.capture.capture_mode import CaptureMode
 from gpumem.torch.capture.captured import Captured, cut
-from gpumem.torch.capture.fake_cuda import as_cuda
+from gpumem.torch.capture.fake_cuda import fake_cuda
 from gpumem.torch.capture.redirect_device import elsewhere
 from gpumem.torch.capture.script import TrainingScript, recorded
 from gpumem.torch.internals import torch
 from gpumem.torch.step.foreach_chunks import in_bytes
 from gpumem.torch.step.refusals import alone, refusing, uncompiled
-from gpumem.torch.step.step_context import Scene
+from gpumem.torch.step.step_context import StepContext
 from gpumem.torch.step.timing import stopwatch
 from gpumem.torch.step.workload import Make, Step, WorkloadError, blamed, made, name_of
 from gpumem.torch.values.assumed import told
@@ -162,14 +162,14 @@ def _world(
     device: str, chunk: int | None, assume: str | None, timed: bool, *, whole_script: bool = False
 ) -> Iterator[CaptureMode]:
     """What a step runs in, and who watches it: the device, hooks, no garbage collection in the middle."""
-    mode = CaptureMode(device, Scene(), stopwatch(device, host=timed), chunk, assume)
+    mode = CaptureMode(device, StepContext(), stopwatch(device, host=timed), chunk, assume)
     with ExitStack() as world:
         if device == "meta":
-            world.enter_context(as_cuda())
+            world.enter_context(fake_cuda())
         if device != "cpu":
-            world.enter_context(elsewhere(device, mode.scene, mode.values, whole_script=whole_script))
+            world.enter_context(elsewhere(device, mode.step_context, mode.values, whole_script=whole_script))
         world.enter_context(refusing())
-        world.enter_context(mode.scene.followed())
+        world.enter_context(mode.step_context.followed())
         if gc.isenabled():
             gc.disable()
             world.callback(gc.enable)

@@ -78,7 +78,7 @@ aten = torch.ops.aten
 
 
 @contextmanager
-def as_cuda() -> Iterator[None]:
+def fake_cuda() -> Iterator[None]:
     """Let what runs inside dispatch on `meta` as it would on a GPU."""
     with kernels() as library:
         add_kernels(library)

@@ -13,7 +13,7 @@ from gpumem.torch.internals import no_function_modes, torch
 from gpumem.torch.step.ops import Call, amount, flops_of, results
 from gpumem.torch.step.refusals import check_layout
 from gpumem.torch.step.signature import signature_of
-from gpumem.torch.step.step_context import ARRIVAL, BACKWARD, OPTIMIZER, Scene, engine_references, seeds_gradients
+from gpumem.torch.step.step_context import ARRIVAL, BACKWARD, OPTIMIZER, StepContext, engine_references, seeds_gradients
 from gpumem.torch.step.storages import NOTHING, Cell, Storages
 from gpumem.torch.step.timing import Timed
 from gpumem.trace import THE_HOST, UNKNOWN
@@ -55,7 +55,7 @@ class OpRecorder:
         Which it numbers.
     device : str
         Type of the device whose memory is meant.
-    scene : Scene
+    step_context : StepContext
         Tells where in the step an op stands.
     timed : Timed, optional
         Says at the end of an iteration how long the ops took that are recorded.
@@ -65,9 +65,9 @@ class OpRecorder:
     """
 
     def __init__(
-        self, storages: Storages, device: str, scene: Scene, timed: Timed | None = None, *, as_bare: bool = True
+        self, storages: Storages, device: str, step_context: StepContext, timed: Timed | None = None, *, as_bare: bool = True
     ) -> None:
-        self.storages, self.device, self.scene, self.timed, self.as_bare = storages, device, scene, timed, as_bare
+        self.storages, self.device, self.step_context, self.timed, self.as_bare = storages, device, step_context, timed, as_bare
         self.recorder = Recorder()
         self.number = next(_RECORDINGS)
         self.recording = False
@@ -84,7 +84,7 @@ class OpRecorder:
         self._begun: _Begun | None = None
         if as_bare:
             engine_references()
-        scene.on_gradients = self._gradients
+        step_context.on_gradients = self._gradients
 
     # which storage is which block
 
@@ -138,7 +138,7 @@ class OpRecorder:
         operands, writes = self.blocks_of(call.operands), self.blocks_of(call.written)
         reads = [*self.blocks_of(call.read), *writes] if kind.overwrites else operands if kind.reads else []
         grows = self.as_bare and kind.grows and operands
-        name = self.scene.in_place(call.func, call.args, call.kwargs, self.node.get(operands[0])) if grows else ""
+        name = self.step_context.in_place(call.func, call.args, call.kwargs, self.node.get(operands[0])) if grows else ""
         called = signature_of(call.args, call.kwargs) if self.recording else ""
         self._begun = _Begun(name or kind.name, reads, writes, amount(call.read) + amount(call.written), called)
 
@@ -188,7 +188,7 @@ class OpRecorder:
         return left
 
     def _note(self, begun: _Begun, call: Call) -> None:
-        here, phase, module = self.scene.here()
+        here, phase, module = self.step_context.here()
         name, reads, writes, moved, kind = begun.name, begun.reads, begun.writes, begun.moved, call.kind
         for block in writes:
             self.node[block] = here
@@ -237,7 +237,7 @@ class OpRecorder:
     def begin(self) -> int:
         """Begin to record an iteration; return its first op."""
         self.recording = True
-        self.scene.begin()
+        self.step_context.begin()
         return len(self.phase)
 
     def end(self) -> int:
@@ -246,8 +246,8 @@ class OpRecorder:
         if self.timed:
             self.ns += self.timed.read()
         self.storages.bury()
-        self._gradients(self.scene.parameters.values())
-        for kind, name, tensor in self.scene.roles():
+        self._gradients(self.step_context.parameters.values())
+        for kind, name, tensor in self.step_context.roles():
             if self._is_here(tensor) and (block := self.block_of(tensor)) != NOTHING:
                 self.roles[block] = kind, name
                 self.recorder._blocks[block].shape = tuple(tensor.shape)  # and not that of a view seen before

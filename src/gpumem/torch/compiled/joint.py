@@ -50,7 +50,7 @@ class Split:
     held: frozenset[int]
 
 
-class Joint:
+class JointGraph:
     """A joint graph by the positions of its nodes.
 
     `halves` follows `torch._functorch.partitioners`: both halves are cut out of the joint graph in its order, what
@@ -214,7 +214,7 @@ class Joint:
 class _Lives:
     """Since when and until when each storage is held. One that is made again in the backward half is another one."""
 
-    def __init__(self, joint: Joint, forward: int, backward: int) -> None:
+    def __init__(self, joint: JointGraph, forward: int, backward: int) -> None:
         self.joint = joint
         self.turn, self.end = forward, forward + backward
         self.again = len(joint.size)  # is added to the number of what is made again

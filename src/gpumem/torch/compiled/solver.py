@@ -21,7 +21,7 @@ ALWAYS = 1e-9  # a budget at which PyTorch asks its solver; at 0 it does not
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenSplit:
     """What was chosen for one graph.
 
     Attributes
@@ -56,7 +56,7 @@ class Solver:
 
     def __init__(self, budget: float | None, limit: int | str | None) -> None:
         self.budget, self.limit = budget, limit
-        self.chosen: list[Chosen] = []
+        self.chosen: list[ChosenSplit] = []
         self._last: tuple[weakref.ref[Any], Splits, Frontier] | None = None
         knapsack_solver().register(type(self))
 
@@ -79,7 +79,7 @@ class Solver:
         full = splits.given[0].peak if splits.given[0] else frontier.points[-1].peak
         asked = self._asked(budget, least, full, splits)
         point = frontier.within(asked)
-        self.chosen.append(Chosen(asked, point.peak, point.again, least, full, splits.tried))
+        self.chosen.append(ChosenSplit(asked, point.peak, point.again, least, full, splits.tried))
         if point.peak > asked and self.limit is not None:
             warnings.warn(f"limit {exact(asked)}: the least that was found holds {exact(point.peak)}", stacklevel=2)
         splits.tag(point.base)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpumem.torch.compiled.joint import Joint, Split
+from gpumem.torch.compiled.joint import JointGraph, Split
 from gpumem.torch.compiled.mincut import FlowNetwork
 from gpumem.torch.internals import torch
 from gpumem.torch.internals.partitioner import functorch_config, networks, partitioner
@@ -22,7 +22,7 @@ class Splits:
     """
 
     def __init__(self, graph: Any, info: Any, ops: Sequence[Any]) -> None:
-        self.joint = Joint(graph, info)
+        self.joint = JointGraph(graph, info)
         self.ops = [self.joint.of[op] for op in ops]
         self._name = [f"{op.name}_in" for op in ops]
         self._at = {f"{node.name}_in": i for i, node in enumerate(self.joint.nodes)}

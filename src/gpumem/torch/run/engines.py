@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from gpumem.runtime.residency.environment import Mover
-from gpumem.torch.internals import SWAPS, copy, hollow, pointer, resize, swap, torch
+from gpumem.torch.internals import SWAPS, copy, storage_without_memory, pointer, resize, swap, torch
 
 
 class Engine(Mover, Protocol):
@@ -97,7 +97,7 @@ class Swapped:
     @staticmethod
     def empty(storage: torch.UntypedStorage) -> None:
         """Give a storage's memory back to the allocator."""
-        swap(storage, hollow(storage.nbytes(), storage.device))
+        swap(storage, storage_without_memory(storage.nbytes(), storage.device))
 
     @staticmethod
     def fill(storage: torch.UntypedStorage, size: int) -> None:

@@ -12,8 +12,8 @@ from gpumem.runtime.residency.iteration_recorder import Alike, Book
 from gpumem.torch.capture.captured import cut
 from gpumem.torch.capture.op_recorder import OpRecorder
 from gpumem.torch.run.memory import Memory
-from gpumem.torch.run.recompute import Remaker
-from gpumem.torch.step.step_context import Scene
+from gpumem.torch.run.recompute import RecomputingFollower
+from gpumem.torch.step.step_context import StepContext
 from gpumem.torch.step.storages import Cell
 from gpumem.torch.step.timing import Timed, stopwatch
 from gpumem.trace import Trace
@@ -21,14 +21,14 @@ from gpumem.trace import Trace
 MIN_LENGTH = 1  # events of what repeats: what repeats within a step keeps what it makes, and so is none
 
 
-class StepBook(Book[Cell]):
+class StepRecorder(Book[Cell]):
     """A recording of the ops of a step since some moment.
 
     Parameters
     ----------
     memory : Memory
         Whose storages are numbered.
-    scene : Scene
+    step_context : StepContext
     timed : Timed, optional
         Runs the ops, and says how long they took.
     repeats : bool
@@ -38,9 +38,9 @@ class StepBook(Book[Cell]):
     """
 
     def __init__(
-        self, memory: Memory, scene: Scene, timed: Timed | None, repeats: bool, observed: Callable[..., Any]
+        self, memory: Memory, step_context: StepContext, timed: Timed | None, repeats: bool, observed: Callable[..., Any]
     ) -> None:
-        self.ops = OpRecorder(memory, memory.device, scene, timed, as_bare=False)
+        self.ops = OpRecorder(memory, memory.device, step_context, timed, as_bare=False)
         super().__init__(self.ops.recorder, repeats, MIN_LENGTH)
         self._memory, self._buried = memory, lambda cell: observed(self.ops.buried, cell)
         memory.buried = self._buried
@@ -69,7 +69,7 @@ class StepEnvironment:
     Parameters
     ----------
     memory : Memory
-    scene : Scene
+    step_context : StepContext
     settled, lasts : callable
         As `Environment` has them.
     repeats : bool
@@ -81,25 +81,25 @@ class StepEnvironment:
     def __init__(
         self,
         memory: Memory,
-        scene: Scene,
+        step_context: StepContext,
         settled: Callable[[Trace], Planning | str | None],
         lasts: Callable[[int], None],
         repeats: bool,
     ) -> None:
-        self.memory, self.scene, self.settled, self.lasts, self.repeats = memory, scene, settled, lasts, repeats
+        self.memory, self.step_context, self.settled, self.lasts, self.repeats = memory, step_context, settled, lasts, repeats
         self._timed = stopwatch(memory.device)
 
     def now(self) -> int:
         """The time, in ns."""
         return perf_counter_ns()
 
-    def book(self) -> StepBook:
+    def book(self) -> StepRecorder:
         """Return a book that has seen no op."""
-        return StepBook(self.memory, self.scene, self._timed, self.repeats, self.observed)
+        return StepRecorder(self.memory, self.step_context, self._timed, self.repeats, self.observed)
 
-    def follower(self, hints: Hints) -> Remaker:
+    def follower(self, hints: Hints) -> RecomputingFollower:
         """Return who carries hints out."""
-        return Remaker(self.memory, hints)
+        return RecomputingFollower(self.memory, hints)
 
     def told(self, kind: str, why: str) -> None:
         """Nothing is logged."""

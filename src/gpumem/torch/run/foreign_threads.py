@@ -17,7 +17,7 @@ START = "_bootstrap_inner"  # what every thread begins with, whatever its class 
 ITEM = import_module("concurrent.futures.thread")._WorkItem  # what a pool's threads run, whenever they were started
 
 
-class Stranger(TorchDispatchMode):
+class ForeignThreadMode(TorchDispatchMode):
     """Refuses ops on tensors that are managed elsewhere, for as long as they are."""
 
     def __init__(self, managed: Callable[[torch.Tensor], bool]) -> None:
@@ -46,11 +46,11 @@ def refused(managed: Callable[[torch.Tensor], bool]) -> Iterator[None]:
     start, run = getattr(threading.Thread, START), ITEM.run
 
     def watched(thread: threading.Thread) -> None:
-        with Stranger(managed):
+        with ForeignThreadMode(managed):
             start(thread)
 
     def ran(item: Any, *args: Any) -> Any:
-        with Stranger(managed):
+        with ForeignThreadMode(managed):
             return run(item, *args)
 
     with patch.object(threading.Thread, START, watched), patch.object(ITEM, "run", ran):

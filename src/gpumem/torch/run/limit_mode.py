@@ -13,14 +13,14 @@ from gpumem.runtime.residency.iteration_recorder import Book
 from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitError
 from gpumem.runtime.residency.run_loop import RunLoop
 from gpumem.torch.internals import torch
-from gpumem.torch.run.environment import StepBook
+from gpumem.torch.run.environment import StepRecorder
 from gpumem.torch.run.inside import Inside, runs_python
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.on_demand import DtrEvictor
 from gpumem.torch.run.output_sizes import Predicted
-from gpumem.torch.run.recompute import Remaker
+from gpumem.torch.run.recompute import RecomputingFollower
 from gpumem.torch.step.op_mode import OpMode
-from gpumem.torch.step.ops import THERE, Call, Kind, tensors
+from gpumem.torch.step.ops import IS_ON_DEVICE, Call, Kind, tensors
 from gpumem.torch.step.storages import Cell
 
 PACKED = "_pack_padded_sequence.default"  # it makes lengths, which recurrent nets read on the host
@@ -35,7 +35,7 @@ class Within(OpMode):
     def __init__(self, memory: Memory, loop: RunLoop[Cell], chunk: int | None) -> None:
         super().__init__(memory.device, chunk)
         self.memory, self.loop = memory, loop
-        self.there = THERE[memory.device]
+        self.there = IS_ON_DEVICE[memory.device]
         self.predicted = Predicted(self.device)
         self.on_demand: DtrEvictor | None = None  # while no plan is followed; without one what is coldest goes
 
@@ -105,7 +105,7 @@ class Within(OpMode):
         follower = self.loop.phase.follower
         if i == LOST or follower is None:
             return 0 if self.memory.limit == UNLIMITED else self.predicted(call.func, call.args, call.kwargs)
-        assert isinstance(follower, Remaker)
+        assert isinstance(follower, RecomputingFollower)
         return follower.expected(i, call)
 
     def _run(self, call: Call) -> Any:
@@ -123,7 +123,7 @@ class Within(OpMode):
             raise
 
     def _recorded(self, call: Call, run: Callable[..., Any], book: Book[Cell]) -> Any:
-        assert isinstance(book, StepBook)
+        assert isinstance(book, StepRecorder)
         observed, timed = self.loop.observed, book.ops.timed
         observed(book.ops.before, call)
         result = call.result = timed(run, call.args, call.kwargs) if timed else run(*call.args, **call.kwargs)
@@ -167,7 +167,7 @@ class Within(OpMode):
             if planned:
                 loop.before(end)
             memory.ready(end.touched, 0, "what lasts when the step returns")
-            if isinstance(book, StepBook):
+            if isinstance(book, StepRecorder):
                 loop.observed(book.ops.touched, LEAVE, [s for c in end.touched if (s := c.storage) is not None])
             if planned or loop.phase.book is not None:
                 loop.after(end)

@@ -36,10 +36,10 @@ from gpumem.torch.run.memory import Memory, restore, to_host
 from gpumem.torch.run.on_cuda import LIKE, Gpu, OnCuda, advice, machine_of
 from gpumem.torch.run.on_demand import DtrEvictor
 from gpumem.torch.run.recompute import recover
-from gpumem.torch.run.storage_access import Outside, Reach
+from gpumem.torch.run.storage_access import Outside, ByteAccess
 from gpumem.torch.step.foreach_chunks import in_bytes, lists_named
 from gpumem.torch.step.refusals import alone, refusing, uncompiled
-from gpumem.torch.step.step_context import Scene
+from gpumem.torch.step.step_context import StepContext
 from gpumem.torch.step.storages import Cell
 from gpumem.torch.step.workload import WorkloadError
 from gpumem.trace import Trace
@@ -76,10 +76,10 @@ class Managed:
         self.limit, self.until, self.on_exit, self.planning, self.chunk = limit, boundary, on_exit, planning, chunk
         self.memory = Memory(device, engine, pointers)
         self.memory.recover = lambda cell: recover(self.memory, cell)
-        self.scene = Scene()
-        self.memory.module = lambda: self.scene.here()[2]
-        self.scene.on_model = lambda found: self.memory.meet(found)
-        self.steps = StepEnvironment(self.memory, self.scene, self._settled, self._lasts, boundary is None)
+        self.step_context = StepContext()
+        self.memory.module = lambda: self.step_context.here()[2]
+        self.step_context.on_model = lambda found: self.memory.meet(found)
+        self.steps = StepEnvironment(self.memory, self.step_context, self._settled, self._lasts, boundary is None)
         self.loop: RunLoop[Cell] = RunLoop(self.steps, wait=wait, eager=False)
         self.steps.observed = self.loop.observed
         self.mode = Within(self.memory, self.loop, chunk)
@@ -103,7 +103,7 @@ class Managed:
             world.enter_context(alone(Within.alone))
             world.callback(self._left)
             hidden = refused(self._manages), without_modes(self.memory)
-            for context in (refusing(), self.scene.followed(), self.outside, *hidden, self.forks):
+            for context in (refusing(), self.step_context.followed(), self.outside, *hidden, self.forks):
                 world.enter_context(context)
             world.enter_context(register_optimizer_step_post_hook(self._stepped))
             self.loop.start()
@@ -208,7 +208,7 @@ class Managed:
                 'the host: managed(..., on_exit="host")'
             )
 
-    def _reach(self, storages: Sequence[torch.UntypedStorage], how: Reach) -> None:
+    def _reach(self, storages: Sequence[torch.UntypedStorage], how: ByteAccess) -> None:
         """Somebody is about to touch storages' bytes past PyTorch's dispatcher, all of them at once."""
         if self.mode.off:
             return
@@ -218,14 +218,14 @@ class Managed:
             if not cells:
                 return
             self.memory.engine.follow()
-            if how is not Reach.READS:
+            if how is not ByteAccess.READS:
                 self.memory.secure(cells)  # first, as it may send them away
-            on_demand = self.mode.on_demand if how is Reach.KEEPS else None
+            on_demand = self.mode.on_demand if how is ByteAccess.KEEPS else None
             with nullcontext() if on_demand is None else on_demand.pinning(cells):
                 self.memory.ready(cells, 0, "a read of bytes")
-                for cell in cells if how is Reach.KEEPS else ():
+                for cell in cells if how is ByteAccess.KEEPS else ():
                     self.memory.pin(cell, "whoever has its address")
-            if how is not Reach.READS:
+            if how is not ByteAccess.READS:
                 self.memory.wrote(cells)
 
     @contextmanager

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from gpumem.base.units import human
 from gpumem.runtime.residency.environment import HostCopy
 from gpumem.runtime.residency.limited_memory import DEVICE, HOST, RECIPE, UNLIMITED, LimitedMemory
-from gpumem.torch.internals import pointer, quietly, torch
+from gpumem.torch.internals import pointer, hidden_from_modes, torch
 from gpumem.torch.run.engines import Engine, Pointers, has_memory
 from gpumem.torch.step.storages import Cell, Storages
 from gpumem.torch.step.workload import WorkloadError
@@ -154,7 +154,7 @@ def _moved(memory: Memory, cells: set[Cell]) -> list[str]:
     """Let Python's tensors of some cells be tensors of the host."""
     homes: dict[Cell, torch.UntypedStorage] = {}
     notes: dict[str, None] = {}
-    with quietly():
+    with hidden_from_modes():
         for x in _tensors():
             try:
                 cell = memory.known(x) if memory.manages(x) and x.layout is torch.strided else None

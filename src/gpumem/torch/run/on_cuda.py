@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from gpumem.runtime.residency.copy_engine import Beside, Card, Slab
 from gpumem.simulator.machine import PRESETS, Link, Machine
-from gpumem.torch.internals import cuda_stream_key, quietly, torch
+from gpumem.torch.internals import cuda_stream_key, hidden_from_modes, torch
 
 LIKE = "rtx4090"  # what a card without a preset is taken for, but for its memory and its link
 SMALL, LARGE, TIMES = 2**16, 2**25, 3  # bytes of the copies that measure a link, and how often
@@ -55,12 +55,12 @@ class Gpu:
 
     def pinned(self, size: int) -> torch.UntypedStorage:
         """From PyTorch's allocator of pinned memory."""
-        with quietly():
+        with hidden_from_modes():
             return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).untyped_storage()
 
     def copy(self, stream: Any, target: torch.UntypedStorage, source: torch.UntypedStorage, size: int) -> None:
         """Copy bytes; nothing is allocated for it."""
-        with quietly(), torch.cuda.stream(stream):
+        with hidden_from_modes(), torch.cuda.stream(stream):
             _bytes(target, size).copy_(_bytes(source, size), non_blocking=True)
 
 
@@ -74,7 +74,7 @@ class OnCuda(Beside):
     def bytes_of(self, copy: Slab) -> Any:
         """The host waits."""
         copy.done.synchronize()
-        with quietly():
+        with hidden_from_modes():
             return _bytes(copy.memory, copy.size).numpy()
 
 

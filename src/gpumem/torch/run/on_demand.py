@@ -27,7 +27,7 @@ from gpumem.simulator.machine import Link, Machine
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Touches, Value
 from gpumem.torch.internals import storage_references, torch
 from gpumem.torch.run.memory import Memory
-from gpumem.torch.run.recompute import Keeping, Kept, Making, NotKept, keep
+from gpumem.torch.run.recompute import PendingCall, Kept, Making, NotRepeatable, keep
 from gpumem.torch.step.ops import Call, Kind, amount, flops_of, results
 from gpumem.torch.step.storages import Cell
 
@@ -48,7 +48,7 @@ class Maker:
         )
 
     def making(self, cell: Cell) -> Making:
-        """Return the recipe of one of its results: a replay of one op; NotKept where there is none."""
+        """Return the recipe of one of its results: a replay of one op; NotRepeatable where there is none."""
         number, versions = {x: k for k, x in self.call.cells.items()}, self.call.versions
         reads = tuple(Value(number[x], ON_DEVICE) for x in self.sources)
         made = tuple(Value(k, 0) for x, k in number.items() if x not in versions)
@@ -79,7 +79,7 @@ class DtrEvictor:
 
     # around an op
 
-    def before(self, call: Call, follows: bool) -> Keeping | None:
+    def before(self, call: Call, follows: bool) -> PendingCall | None:
         """Look at an op that is about to run, and say whether a plan is followed; keep it, if it may run again."""
         if self.follows and not follows:  # nobody has looked at the clock meanwhile
             for cell in self.memory.here:
@@ -90,11 +90,11 @@ class DtrEvictor:
         try:
             return keep(call.func, call.args, call.kwargs, self.memory)
         except Exception as error:
-            if isinstance(error, NotKept) or tolerable(error):
+            if isinstance(error, NotRepeatable) or tolerable(error):
                 return None
             raise
 
-    def after(self, call: Call, keeping: Keeping | None) -> None:
+    def after(self, call: Call, keeping: PendingCall | None) -> None:
         """Let what an op has made know its maker, and all that it touched when that was."""
         memory = self.memory
         if self.follows or memory.limit == UNLIMITED:
@@ -169,7 +169,7 @@ class DtrEvictor:
             return False
         try:
             making = cell.maker.making(cell)
-        except NotKept:
+        except NotRepeatable:
             return False
         if making.needs + self._stuck() > memory.limit:
             making.done()

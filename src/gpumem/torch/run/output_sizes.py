@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from gpumem.runtime.residency.observing import tolerable
-from gpumem.torch.internals import quietly, torch
+from gpumem.torch.internals import hidden_from_modes, torch
 from gpumem.torch.step.ops import OURS, amount, kind_of, mapped, results, tensors
 from gpumem.torch.step.storages import parts
 
@@ -66,7 +66,7 @@ class Predicted:
         if func.namespace not in OURS:  # a call of somebody's own code is made as often as it is asked for
             return self._operands(args, kwargs)
         try:
-            with quietly():
+            with hidden_from_modes():
                 meta = partial(_meta, made=made)
                 metas, named = mapped(args, meta), {name: mapped(x, meta) for name, x in kwargs.items()}
                 if "device" in named:

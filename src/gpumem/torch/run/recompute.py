@@ -12,7 +12,7 @@ from gpumem.runtime.residency.follower import LOST, Follower
 from gpumem.runtime.residency.hints import Hints, keys_of
 from gpumem.runtime.residency.limited_memory import DEVICE, RECIPE
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
-from gpumem.torch.internals import hollow, quietly, torch
+from gpumem.torch.internals import storage_without_memory, hidden_from_modes, torch
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.step.ops import (
     BATCH_NORMS,
@@ -31,7 +31,7 @@ from gpumem.torch.step.storages import Cell
 SMALL = 4096  # bytes: tensors elsewhere, as counters on the host, are kept up to this size
 
 
-class NotKept(Exception):
+class NotRepeatable(Exception):
     """A call that cannot be repeated as it was."""
 
 
@@ -52,7 +52,7 @@ class _Argument:
     def on(self, storage: torch.UntypedStorage | None) -> torch.Tensor:
         """Make the tensor anew."""
         if storage is None:
-            storage = hollow(self.cell.size, self.device)
+            storage = storage_without_memory(self.cell.size, self.device)
         empty = torch.empty(0, dtype=self.dtype, device=storage.device)
         return empty.set_(storage, self.offset, self.size, self.stride)
 
@@ -90,24 +90,24 @@ class Kept:
             self.generator.set_state(before)
 
 
-class Keeping(Protocol):
+class PendingCall(Protocol):
     """A call that is under way: it is told the cells touched, the bytes made, and what it takes in ns, after that."""
 
     def __call__(self, cells: Mapping[int, Cell], fresh: int, ns: int = 0) -> Kept:
         """Return the call as it was."""
 
 
-def keep(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memory) -> Keeping:
+def keep(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memory) -> PendingCall:
     """Write down a call that is about to be made.
 
     Raises
     ------
-    NotKept
+    NotRepeatable
         It has tensors that may change unseen, or does more than its schema says, as an op of somebody's own may.
     """
     kind = kind_of(func)
     if not kind.again:
-        raise NotKept(f"{func} may do something else when it is called again")
+        raise NotRepeatable(f"{func} may do something else when it is called again")
     operands = memory.of(tensors((*args, *kwargs.values()), memory.device))
     versions = {cell: cell.version for cell in operands}
     if kind.name.partition(".")[0] in {name.removeprefix("aten::") for name in BATCH_NORMS} and args[TRAINING]:
@@ -131,12 +131,12 @@ def _generator(args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> A
 def _kept(x: Any, memory: Memory) -> Any:
     if isinstance(x, torch.Tensor):
         if x.layout is not torch.strided or x.is_conj() or x.is_neg():
-            raise NotKept(f"a tensor of layout {x.layout}")
+            raise NotRepeatable(f"a tensor of layout {x.layout}")
         cell = memory.known(x) if memory.manages(x) else None
         if cell is not None:
             return _Argument(cell, tuple(x.size()), x.stride(), x.storage_offset(), x.dtype, x.device)
         if x.nbytes > SMALL:
-            raise NotKept(f"a tensor of {x.nbytes} bytes elsewhere")
+            raise NotRepeatable(f"a tensor of {x.nbytes} bytes elsewhere")
         return x.clone()
     return x
 
@@ -155,16 +155,16 @@ class Making:
         for step in steps.reruns:
             call = calls.get(step.op)
             if call is None:
-                raise NotKept(f"op {step.op} was not kept")
+                raise NotRepeatable(f"op {step.op} was not kept")
             self.calls[step.op] = call
             for value in step.reads:
                 if value.whole == ON_DEVICE:
                     source = call.cells[value.buffer]
                     storage = source.storage
                     if storage is None or source is cell or source.version != call.versions.get(source, -1):
-                        raise NotKept(f"what op {step.op} read is gone")
+                        raise NotRepeatable(f"what op {step.op} read is gone")
                     if source.pinned:
-                        raise NotKept(f"what op {step.op} read has an address that somebody may write to unseen")
+                        raise NotRepeatable(f"what op {step.op} read has an address that somebody may write to unseen")
                     self.sources[source] = storage
         self.needs = self._needs()
         for source in self.sources:
@@ -188,7 +188,7 @@ class Making:
         self.cell.recipe = None
 
 
-def remake(memory: Memory, steps: Replay, calls: Mapping[int, Kept], wanted: Mapping[Value, Cell]) -> None:
+def recompute_values(memory: Memory, steps: Replay, calls: Mapping[int, Kept], wanted: Mapping[Value, Cell]) -> None:
     """Run the calls of a replay, told by op; the values wanted become the bytes of their cells, which have none."""
     made: dict[Value, torch.UntypedStorage] = {}
     try:
@@ -238,7 +238,7 @@ def _run(memory: Memory, call: Kept, where: Mapping[Cell, torch.UntypedStorage],
     """
     while True:
         try:
-            with quietly(call.gradients):
+            with hidden_from_modes(call.gradients):
                 return call.run(where)
         except memory.no_memory:
             if kind_of(call.func).written or not memory.squeeze(keep):
@@ -255,14 +255,14 @@ def _storages(found: Sequence[torch.Tensor], known: set[int]) -> list[torch.Unty
     return [*fresh.values()]
 
 
-class Remaker(Follower[Cell]):
+class RecomputingFollower(Follower[Cell]):
     """A follower of plans that make values again: `calls` are those that may be asked for, of this iteration."""
 
     memory: Memory
 
     def __init__(self, memory: Memory, hints: Hints) -> None:
         self.calls: dict[int, Kept] = {}
-        self._keeping: Keeping | None = None  # of the op that is under way
+        self._keeping: PendingCall | None = None  # of the op that is under way
         ops = hints.trace.ops
         run = replace(hints.trace, ops=replace(ops, name=tuple(map(out_of_place, ops.name))))
         hints.keys = keys_of(run)[0]  # ops are known by the form that runs, whichever was written down
@@ -279,7 +279,7 @@ class Remaker(Follower[Cell]):
             return i
         due = self.at[i]
         if due is not None and due.keep and not self._apart(i, call):  # what runs apart is not what is planned
-            with suppress(NotKept):
+            with suppress(NotRepeatable):
                 self._keeping = keep(call.func, call.args, call.kwargs, self.memory)
         return i
 
@@ -319,7 +319,7 @@ class Remaker(Follower[Cell]):
         if cell.copy is None:
             try:
                 making = Making(cell, self.hints.alone[k], self.calls)
-            except NotKept:
+            except NotRepeatable:
                 return
             if making.needs + self.memory.pinned <= self.memory.limit:
                 self.memory.drop(cell, making)
@@ -340,7 +340,7 @@ class Remaker(Follower[Cell]):
             else:
                 self.memory.bring(cell)
         if len(wanted) == len(replay.wanted) and all(step.op in self.calls for step in replay.reruns):
-            remake(self.memory, replay, self.calls, wanted)
+            recompute_values(self.memory, replay, self.calls, wanted)
         else:
             for cell in wanted.values():
                 self.memory.bring(cell)
@@ -360,4 +360,4 @@ def recover(memory: Memory, cell: Cell) -> None:
             todo += first
         else:
             (value,) = recipe.steps.wanted
-            remake(memory, recipe.steps, recipe.calls, {value: todo.pop()})
+            recompute_values(memory, recipe.steps, recipe.calls, {value: todo.pop()})

@@ -37,7 +37,7 @@ from gpumem.torch.run.extensions import extensions
 from gpumem.torch.step.ops import tensors
 
 
-class Reach(Enum):
+class ByteAccess(Enum):
     """What somebody does with a storage's bytes: reads them, writes them, or keeps their address for either."""
 
     READS = "reads"
@@ -45,24 +45,24 @@ class Reach(Enum):
     KEEPS = "keeps"
 
 
-Reached = Callable[[Sequence[torch.UntypedStorage], Reach], None]
+Reached = Callable[[Sequence[torch.UntypedStorage], ByteAccess], None]
 Changed = Callable[[torch.UntypedStorage], None]
 Named = Callable[[torch.UntypedStorage], int | None]
 
 
-def reach_of(name: str) -> Reach | None:
+def reach_of(name: str) -> ByteAccess | None:
     """What a method of storages does with their bytes; None where it touches none.
 
     >>> reach_of("nbytes"), reach_of("clone"), reach_of("fill_"), reach_of("of a later version")
-    (None, <Reach.READS: 'reads'>, <Reach.WRITES: 'writes'>, <Reach.KEEPS: 'keeps'>)
+    (None, <ByteAccess.READS: 'reads'>, <ByteAccess.WRITES: 'writes'>, <ByteAccess.KEEPS: 'keeps'>)
     """
     if name in LOOKS:
         return None
-    return Reach.READS if name in READS else Reach.WRITES if name in WRITES else Reach.KEEPS
+    return ByteAccess.READS if name in READS else ByteAccess.WRITES if name in WRITES else ByteAccess.KEEPS
 
 
 @cache
-def methods() -> tuple[tuple[str, Reach], ...]:
+def methods() -> tuple[tuple[str, ByteAccess], ...]:
     """The methods of a storage that touch its bytes, and how; those of the class alone have no storage to touch."""
     found = []
     for name in dir(torch.UntypedStorage):
@@ -92,16 +92,16 @@ class Outside:
         self, reach: Reached, changed: Changed, named: Named, all_there: Callable[[], AbstractContextManager[None]]
     ) -> None:
         self._of_functions = {
-            False: partial(_of_any, Reach.WRITES, reach),
-            True: partial(_of_tensors, Reach.KEEPS, reach, named),
+            False: partial(_of_any, ByteAccess.WRITES, reach),
+            True: partial(_of_tensors, ByteAccess.KEEPS, reach, named),
         }
         makers: list[tuple[Any, str, Callable[[Any], Any]]] = [
             *((torch.UntypedStorage, x, partial(_of_storages, how, reach, changed, named)) for x, how in methods()),
-            *((owner, x, partial(_of_any, Reach.READS, reach)) for owner, names in FUNCTIONS for x in names),
+            *((owner, x, partial(_of_any, ByteAccess.READS, reach)) for owner, names in FUNCTIONS for x in names),
             *((owner, x, partial(_of_all, all_there)) for owner, names in WRITERS for x in names),
-            *((torch.Tensor, x, partial(_of_tensors, Reach.READS, reach, named)) for x in TENSOR_READS),
-            *((torch.Tensor, x, partial(_of_tensors, Reach.WRITES, reach, named)) for x in TENSOR_WRITES),
-            *((torch.Tensor, x, partial(_of_tensors, Reach.KEEPS, reach, named)) for x in TENSOR_KEEPS),
+            *((torch.Tensor, x, partial(_of_tensors, ByteAccess.READS, reach, named)) for x in TENSOR_READS),
+            *((torch.Tensor, x, partial(_of_tensors, ByteAccess.WRITES, reach, named)) for x in TENSOR_WRITES),
+            *((torch.Tensor, x, partial(_of_tensors, ByteAccess.KEEPS, reach, named)) for x in TENSOR_KEEPS),
             (torch.Tensor, EXCHANGE, lambda original: None),
             (*FILES, partial(_of_records, reach)),
         ]
@@ -144,7 +144,7 @@ class _Standing:
             setattr(self.owner, self.name, self.before)
 
 
-def _of_storages(how: Reach, reach: Reached, changed: Changed, named: Named, original: Callable[..., Any]) -> Any:
+def _of_storages(how: ByteAccess, reach: Reached, changed: Changed, named: Named, original: Callable[..., Any]) -> Any:
     """Stand in for a method of storages."""
     by_name = original.__name__ == "data_ptr"
 
@@ -154,18 +154,18 @@ def _of_storages(how: Reach, reach: Reached, changed: Changed, named: Named, ori
             return number
         others = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.UntypedStorage)]
         if others:
-            reach([self, *others], Reach.READS)
+            reach([self, *others], ByteAccess.READS)
         sliced = original.__name__ == "__getitem__" and isinstance(args[0], slice)  # that is another storage there
-        reach([self], Reach.KEEPS if sliced else how)
+        reach([self], ByteAccess.KEEPS if sliced else how)
         result = original(self, *args, **kwargs)
-        if how is not Reach.READS:
+        if how is not ByteAccess.READS:
             changed(self)
         return result
 
     return called
 
 
-def _of_tensors(how: Reach, reach: Reached, named: Named, original: Callable[..., Any]) -> Any:
+def _of_tensors(how: ByteAccess, reach: Reached, named: Named, original: Callable[..., Any]) -> Any:
     """Stand in for a method of tensors, or a function of one; others that it is given are read."""
     by_name = original.__name__ == "data_ptr"
 
@@ -175,14 +175,14 @@ def _of_tensors(how: Reach, reach: Reached, named: Named, original: Callable[...
         if by_name and mine and _is_name(sys._getframe(1)) and (number := named(mine[0])) is not None:
             return number
         if args and (others := _storages(args)):
-            reach([*mine, *others], Reach.READS)
+            reach([*mine, *others], ByteAccess.READS)
         reach(mine, how)
         return original(x, *args, **kwargs)
 
     return called
 
 
-def _of_any(how: Reach, reach: Reached, original: Callable[..., Any]) -> Any:
+def _of_any(how: ByteAccess, reach: Reached, original: Callable[..., Any]) -> Any:
     """Stand in for a function that touches the tensors among its arguments."""
 
     @wraps(original)
@@ -210,7 +210,7 @@ def _of_records(reach: Reached, original: Callable[..., Any]) -> Any:
     @wraps(original)
     def called(self: Any, name: str, data: Any, *args: Any) -> Any:
         if isinstance(data, torch.UntypedStorage):
-            reach([data], Reach.READS)
+            reach([data], ByteAccess.READS)
         return original(self, name, data, *args)
 
     return called

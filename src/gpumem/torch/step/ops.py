@@ -15,7 +15,7 @@ from typing import Any
 from gpumem.torch.internals import flop_registry, has_kernel, torch
 
 aten, Tensor = torch.ops.aten, torch.Tensor
-THERE = {device: f"is_{device}" for device in ("meta", "cpu", "cuda")}  # sooner told than the name of the device
+IS_ON_DEVICE = {device: f"is_{device}" for device in ("meta", "cpu", "cuda")}  # sooner told than the name of the device
 TOUCHES_NOTHING = frozenset(  # of PyTorch's own ops: views, and questions that a tensor answers without its bytes
     f"aten::{name}"
     for name in (
@@ -40,7 +40,7 @@ TOUCHES_NOTHING = frozenset(  # of PyTorch's own ops: views, and questions that 
         *("_version", "result_type", "_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets"),
     )
 )
-ASKS = frozenset({"aten::_local_scalar_dense", "aten::equal"})  # what the host waits for, though no tensor comes back
+BLOCKS_HOST = frozenset({"aten::_local_scalar_dense", "aten::equal"})  # what the host waits for, though no tensor comes back
 LOOKS_AT_SHAPES = frozenset(  # of PyTorch's own ops: they read no operand
     f"aten::{name}"
     for name in (
@@ -58,7 +58,7 @@ GATHERS = frozenset(  # of the table they read no more rows than come out
 EMPTY = ("empty", "new_empty")  # memory that nothing is written into
 BATCH_NORMS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
 RUNNING, TRAINING = (3, 4), 5  # of their arguments: the statistics, whether they are kept
-UNSAID = {  # what other ops write, and their schema does not say: arguments by name
+UNDECLARED_WRITES = {  # what other ops write, and their schema does not say: arguments by name
     **dict.fromkeys(("aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts"), "running_"),
     "aten::batch_norm_update_stats": "running_",
     **dict.fromkeys(("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"), "dropout_state"),
@@ -134,7 +134,7 @@ def _kind_of(func: Any) -> Kind:
     arguments = schema.arguments
     written = [(i, a) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
     short = str(func).removeprefix("aten.")
-    unsaid = tuple(i for i, a in enumerate(arguments) if name in UNSAID and a.name.startswith(UNSAID[name]))
+    unsaid = tuple(i for i, a in enumerate(arguments) if name in UNDECLARED_WRITES and a.name.startswith(UNDECLARED_WRITES[name]))
     convolves = name in ("aten::convolution", "aten::convolution_backward", "aten::_convolution")
     return Kind(
         name=short,
@@ -149,7 +149,7 @@ def _kind_of(func: Any) -> Kind:
         gathers=short in GATHERS,
         empty=name.removeprefix("aten::").startswith(EMPTY),
         rng=torch.Tag.nondeterministic_seeded in func.tags,
-        blocks=name in ASKS,
+        blocks=name in BLOCKS_HOST,
         rows=name.startswith(ROWS),
         written=tuple(i for i, a in written if not a.kwarg_only),
         outs=tuple(a.name for i, a in written),
@@ -290,7 +290,7 @@ def _written(kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any], device:
 def tensors(values: Iterable[Any], device: str | None) -> list[torch.Tensor]:
     """Return the tensors among (nested) arguments, in order: those on a device, or all."""
     found = []
-    there = None if device is None else THERE.get(device)
+    there = None if device is None else IS_ON_DEVICE.get(device)
     for value in values:
         if isinstance(value, Tensor):
             if there is None or getattr(value, there):

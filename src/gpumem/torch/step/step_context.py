@@ -38,7 +38,7 @@ NONE = -1
 aten = torch.ops.aten
 
 
-class Scene:
+class StepContext:
     """Follows a step by the hooks that every module and optimizer has.
 
     It holds none of them: what a step builds and drops dies as it would unwatched.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from gpumem.torch.internals import quietly, torch
+from gpumem.torch.internals import hidden_from_modes, torch
 from gpumem.torch.step.ops import Call, results
 from gpumem.torch.values.known import HOST, META, Doubt, Host, Known, beside, covers, fits, is_number, is_small, unit
 from gpumem.torch.values.known_values import KnownValues
@@ -39,7 +39,7 @@ def follow(values: KnownValues, call: Call) -> None:
         values.end(call.written)
     elif outs:
         try:
-            with quietly():
+            with hidden_from_modes():
                 HostCall(values, call, fresh).run()
         except FAILS:
             values.end(call.written)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from weakref import finalize
 
-from gpumem.torch.internals import quietly, torch
+from gpumem.torch.internals import hidden_from_modes, torch
 from gpumem.torch.step.storages import Cell, Storages
 from gpumem.torch.values.known import ALL, HOST, Doubt, Host, Known, beside, covers, each_of, is_small
 
@@ -47,7 +47,7 @@ class KnownValues:
 
     def read(self, x: torch.Tensor) -> Host | None:
         """Return a tensor as it is on the host, expanded where it is one number over and over; None of an unknown."""
-        with quietly():
+        with hidden_from_modes():
             known = self.known(x)
             if known is not None and known.bytes is not None:
                 return beside(x, known.bytes)
@@ -74,7 +74,7 @@ class KnownValues:
 
     def given(self, x: torch.Tensor, host: Host, doubt: Doubt = Doubt.NONE) -> None:
         """Note what a tensor is, that has a storage of its own; what is too much is not kept."""
-        with quietly():
+        with hidden_from_modes():
             self.keep(x, host.detach(), doubt)
 
     def keep(self, x: torch.Tensor, host: Host, doubt: Doubt) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpumem.torch.internals import quietly, torch
+from gpumem.torch.internals import hidden_from_modes, torch
 from gpumem.torch.step.ops import Call, tensors
 from gpumem.torch.step.workload import WorkloadError
 from gpumem.torch.values.assumed import BALANCED, TELL, Assumptions
@@ -67,7 +67,7 @@ class Sizes:
         hosts = {id(x): self._host(call, x) for x in deciding if x.is_meta}
         if call.func.overloadpacket is aten.index:
             return self._indexed(call, hosts)
-        with quietly():
+        with hidden_from_modes():
             found = self._run(call, hosts)
             if call.func.overloadpacket is aten._pack_padded_sequence:
                 return _without(found[0]), found[1]  # the sizes of its batches are on the host on any device
@@ -104,7 +104,7 @@ class Sizes:
         if place >= len(made) or is_number(made[place].dtype) or not call.args[0].dim():
             return
         dim = call.given.get("dim", None if call.func.overloadpacket in OF_ALL else -1)
-        with quietly():
+        with hidden_from_modes():
             chosen = _chosen(call.args[0], made[place], dim, self.assumptions.sizes == BALANCED)
             self.values.given(made[place], chosen, Doubt.TOLD)
 
@@ -123,7 +123,7 @@ class Sizes:
 
     def _supposed(self, call: Call, x: torch.Tensor) -> torch.Tensor:
         """What an operand of which nothing is known is taken for: so that all is found, or every second."""
-        with quietly():
+        with hidden_from_modes():
             places = torch.arange(x.numel(), device=HOST).reshape(x.size())
             if call.func.overloadpacket in (aten.nonzero, aten.masked_select, aten.index):
                 chosen = places % 2 == 0 if self.assumptions.sizes == BALANCED else torch.ones_like(places)
