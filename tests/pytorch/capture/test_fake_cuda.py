@@ -152,7 +152,7 @@ def accelerated_seeds() -> None:
         assert [seed_of(state) for state in random.get_rng_state_all()] == [13]
 
 
-BLOCKS_HOST: list[Callable[[], None]] = [
+QUESTIONS: list[Callable[[], None]] = [
     ranges,
     states,
     seeds,
@@ -183,7 +183,7 @@ def asking(ask: Callable[[], None]) -> Callable[[], Callable[[], None]]:
     return make
 
 
-@pytest.mark.parametrize("ask", BLOCKS_HOST)
+@pytest.mark.parametrize("ask", QUESTIONS)
 def test_what_a_step_asks_of_a_gpu_is_answered_as_by_one(ask: Callable[[], None]) -> None:
     before = torch.get_rng_state()
     try:

@@ -19,7 +19,7 @@ from torch import nn
 
 from gpumem.runtime.residency.environment import Where
 from gpumem.torch import managed
-from gpumem.torch.run.storage_access import LOOKS, READS, WRITES, ByteAccess, methods, reach_of
+from gpumem.torch.run.storage_access import LOOKS, READS, WRITES, ByteAccess, access_of, methods
 from tests.pytorch.small_runs import HOW, away
 
 
@@ -33,7 +33,7 @@ def test_every_method_of_a_storage_is_known() -> None:
 
 def test_a_method_is_in_one_list() -> None:
     assert not (LOOKS & READS or LOOKS & WRITES or READS & WRITES)
-    assert reach_of("of another version") is ByteAccess.KEEPS
+    assert access_of("of another version") is ByteAccess.KEEPS
 
 
 WRITTEN: dict[str, Callable[[torch.UntypedStorage], object]] = {
@@ -230,7 +230,7 @@ def test_the_limit_holds_again_once_a_file_is_written() -> None:
     with managed(1000, **HOW, on_exit="host") as run:
         kept = [torch.full((100,), float(k)) for k in range(3)]
         assert run.memory.held == 800
-        with run._all_there():
+        with run._all_on_device():
             assert run.memory.held == 1200 and [x[0].item() for x in kept] == [0, 1, 2]
         assert run.memory.held == 800 and run.memory.limit == 1000
 

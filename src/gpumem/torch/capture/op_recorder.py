@@ -65,9 +65,21 @@ class OpRecorder:
     """
 
     def __init__(
-        self, storages: Storages, device: str, step_context: StepContext, timed: Timed | None = None, *, as_bare: bool = True
+        self,
+        storages: Storages,
+        device: str,
+        step_context: StepContext,
+        timed: Timed | None = None,
+        *,
+        as_bare: bool = True,
     ) -> None:
-        self.storages, self.device, self.step_context, self.timed, self.as_bare = storages, device, step_context, timed, as_bare
+        self.storages, self.device, self.step_context, self.timed, self.as_bare = (
+            storages,
+            device,
+            step_context,
+            timed,
+            as_bare,
+        )
         self.recorder = Recorder()
         self.number = next(_RECORDINGS)
         self.recording = False
@@ -136,9 +148,11 @@ class OpRecorder:
         kind = call.kind
         check_layout(kind.name, call.operands, "takes")
         operands, writes = self.blocks_of(call.operands), self.blocks_of(call.written)
-        reads = [*self.blocks_of(call.read), *writes] if kind.overwrites else operands if kind.reads else []
-        grows = self.as_bare and kind.grows and operands
-        name = self.step_context.in_place(call.func, call.args, call.kwargs, self.node.get(operands[0])) if grows else ""
+        reads = [*self.blocks_of(call.read), *writes] if kind.overwrites else operands if kind.reads_values else []
+        grows = self.as_bare and kind.sums_in_place and operands
+        name = (
+            self.step_context.in_place(call.func, call.args, call.kwargs, self.node.get(operands[0])) if grows else ""
+        )
         called = signature_of(call.args, call.kwargs) if self.recording else ""
         self._begun = _Begun(name or kind.name, reads, writes, amount(call.read) + amount(call.written), called)
 
@@ -199,7 +213,7 @@ class OpRecorder:
         if (flops := flops_of(call)) is None:
             self.unknown[call.name] = None
         self.phase.append(phase)
-        if kind.empty and phase != ARRIVAL:  # there the batch arrives in it
+        if kind.leaves_uninitialised and phase != ARRIVAL:  # there the batch arrives in it
             moved = 0
         convolution = {what: call.args[i] for i, what in kind.attributes if i < len(call.args)}
         attributes = {"phase": phase, **convolution, SIGNATURE: begun.signature}

@@ -95,7 +95,9 @@ class Elsewhere(TorchFunctionMode):
         if self.step_context.optimizing or self.on_host:
             return func(*args, **kwargs)
         if func is torch.Tensor.__setitem__ and args[0].is_meta and isinstance(args[2], (bool, int, float)):
-            with hidden_from_modes():  # as on a GPU, where the number is on the host; without a device it would be a tensor there
+            with (
+                hidden_from_modes()
+            ):  # as on a GPU, where the number is on the host; without a device it would be a tensor there
                 args = (*args[:2], torch.tensor(args[2], dtype=args[0].dtype, device="cpu"))
         if func in FROM_DATA and self.device.type == "meta":
             args = tuple(_asked(x) if isinstance(x, (list, tuple)) else x for x in args)

@@ -1,4 +1,4 @@
-"""What a run loop needs of a PyTorch step: a book, whose ops the recorder of captures writes down, and a follower."""
+"""The run loop's environment of a PyTorch step: it gives recorders, which are those of captures, and followers."""
 
 from __future__ import annotations
 
@@ -18,27 +18,35 @@ from gpumem.torch.step.storages import Cell
 from gpumem.torch.step.timing import Timed, stopwatch
 from gpumem.trace import Trace
 
-MIN_LENGTH = 1  # events of what repeats: what repeats within a step keeps what it makes, and so is none
+# Events of the shortest iteration that is looked for: 1, as any length will do. What repeats within a step, as layers
+# do, is not taken for an iteration, since its repetitions leave activations behind.
+MIN_LENGTH = 1
 
 
 class StepRecorder(Book[Cell]):
-    """A recording of the ops of a step since some moment.
+    """Records the ops of a step from some moment on, until two iterations are alike.
 
     Parameters
     ----------
     memory : Memory
-        Whose storages are numbered.
+        Its storages are numbered.
     step_context : StepContext
     timed : Timed, optional
         Runs the ops, and says how long they took.
     repeats : bool
-        Whether to look for what repeats, until a boundary is told.
+        Whether to look for repetitions, until a boundary is reported.
     observed : callable
-        Calls what may fail, and must not fail the step.
+        Calls a function that may fail without failing the step.
     """
 
     def __init__(
-        self, memory: Memory, step_context: StepContext, timed: Timed | None, repeats: bool, observed: Callable[..., Any]
+        self,
+        memory: Memory,
+        step_context: StepContext,
+        timed: Timed | None,
+        *,
+        repeats: bool,
+        observed: Callable[..., Any],
     ) -> None:
         self.ops = OpRecorder(memory, memory.device, step_context, timed, as_bare=False)
         super().__init__(self.ops.recorder, repeats, MIN_LENGTH)
@@ -54,12 +62,12 @@ class StepRecorder(Book[Cell]):
         self.ops.end()
 
     def close(self) -> None:
-        """Nothing is recorded any more; another book may be told of deaths by now."""
-        if self._memory.buried is self._buried:
+        """Stop recording."""
+        if self._memory.buried is self._buried:  # else a later recorder has taken the place
             self._memory.buried = None
 
     def trace(self, found: Alike) -> Trace:
-        """Return the last of two iterations; WorkloadError where they are none."""
+        """Return the trace of the last of two iterations; WorkloadError where they differ."""
         return cut(self.ops, found.bounds, "step").trace
 
 
@@ -73,7 +81,7 @@ class StepEnvironment:
     settled, lasts : callable
         As `Environment` has them.
     repeats : bool
-        Whether an iteration that nobody tells of is looked for in what repeats.
+        Whether iterations are looked for in what repeats, as no boundary was named.
     """
 
     observed: Callable[..., Any]  # the loop's
@@ -84,9 +92,11 @@ class StepEnvironment:
         step_context: StepContext,
         settled: Callable[[Trace], Planning | str | None],
         lasts: Callable[[int], None],
+        *,
         repeats: bool,
     ) -> None:
-        self.memory, self.step_context, self.settled, self.lasts, self.repeats = memory, step_context, settled, lasts, repeats
+        self.memory, self.step_context, self.repeats = memory, step_context, repeats
+        self.settled, self.lasts = settled, lasts
         self._timed = stopwatch(memory.device)
 
     def now(self) -> int:
@@ -94,12 +104,12 @@ class StepEnvironment:
         return perf_counter_ns()
 
     def book(self) -> StepRecorder:
-        """Return a book that has seen no op."""
-        return StepRecorder(self.memory, self.step_context, self._timed, self.repeats, self.observed)
+        """Return a recorder that has seen no op."""
+        return StepRecorder(self.memory, self.step_context, self._timed, repeats=self.repeats, observed=self.observed)
 
     def follower(self, hints: Hints) -> RecomputingFollower:
-        """Return who carries hints out."""
+        """Return a follower that carries hints out."""
         return RecomputingFollower(self.memory, hints)
 
     def told(self, kind: str, why: str) -> None:
-        """Nothing is logged."""
+        """Log nothing."""

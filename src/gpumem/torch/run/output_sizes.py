@@ -10,14 +10,14 @@ from typing import Any
 
 from gpumem.runtime.residency.observing import tolerable
 from gpumem.torch.internals import hidden_from_modes, torch
-from gpumem.torch.step.ops import OURS, amount, kind_of, mapped, results, tensors
+from gpumem.torch.step.ops import OWN_NAMESPACES, amount, kind_of, mapped, results, tensors
 from gpumem.torch.step.storages import parts
 
 PLAIN = {int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 KNOWN = 4096  # calls that are remembered, the latest; not tuned: some thousand shapes are those of many nets
 
 
-class Predicted:
+class OutputSizePredictor:
     """What calls made, or will make, by their arguments' shapes."""
 
     def __init__(self, device: str) -> None:
@@ -28,7 +28,7 @@ class Predicted:
     def __call__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         """Return the bytes of new storages that a call will make, as far as can be known before."""
         self.last = None
-        if not kind_of(func).makes:  # as optimizers' calls on lists, whose arguments take long to look at
+        if not kind_of(func).makes_tensors:  # as optimizers' calls on lists, whose arguments take long to look at
             return 0
         try:
             return self._found(func, args, kwargs)
@@ -63,7 +63,7 @@ class Predicted:
             return 0
         if (shape := _sampled(kind.name, args)) is not None:
             return math.prod(shape) * int(args[0].itemsize)
-        if func.namespace not in OURS:  # a call of somebody's own code is made as often as it is asked for
+        if func.namespace not in OWN_NAMESPACES:  # a call of somebody's own code is made as often as it is asked for
             return self._operands(args, kwargs)
         try:
             with hidden_from_modes():
@@ -86,7 +86,9 @@ class Predicted:
         """A guess: as much as it is given."""
         try:
             operands = tensors((*args, *kwargs.values()), self.device)
-            return amount([y for x in operands for y in ([x] if x.layout is torch.strided else parts(x))])
+            return amount(
+                [y for operand in operands for y in ([operand] if operand.layout is torch.strided else parts(operand))]
+            )
         except Exception as error:
             if not tolerable(error):
                 raise
@@ -106,28 +108,28 @@ def _sampled(name: str, args: Sequence[Any]) -> Sequence[int] | None:
     return None
 
 
-def _shape(x: Any) -> Any:
+def _shape(value: Any) -> Any:
     """What there is to see of an argument without its values: of two that differ, the shapes of results may differ.
 
     A number with a fraction never decides a shape; its type does, as `1` and `1.0` are of other ones.
     """
-    kind = type(x)
-    if isinstance(x, torch.Tensor):
-        if x.layout is not torch.strided or x.is_nested:
-            return x.layout, x.dtype, tuple(y.size() for y in parts(x)) or x.numel()
-        return x.size(), x.dtype, x.stride()  # a parameter that is not there yet has no `shape`
-    if isinstance(x, (list, tuple)):
-        return tuple(map(_shape, x))
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_nested:
+            return value.layout, value.dtype, tuple(part.size() for part in parts(value)) or value.numel()
+        return value.size(), value.dtype, value.stride()  # a parameter that is not there yet has no `shape`
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_shape, value))
     if kind in PLAIN:
-        return kind, x
+        return kind, value
     # an object would live as long as it is remembered
-    return (kind, x.nbytes()) if isinstance(x, torch.UntypedStorage) else kind
+    return (kind, value.nbytes()) if isinstance(value, torch.UntypedStorage) else kind
 
 
-def _meta(x: Any, made: dict[int, torch.Tensor]) -> Any:
+def _meta(value: Any, made: dict[int, torch.Tensor]) -> Any:
     """An argument without bytes; one for each tensor."""
-    if isinstance(x, torch.Tensor):
-        if id(x) not in made:
-            made[id(x)] = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
-        return made[id(x)]
-    return None if isinstance(x, torch.Generator) else x
+    if isinstance(value, torch.Tensor):
+        if id(value) not in made:
+            made[id(value)] = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")
+        return made[id(value)]
+    return None if isinstance(value, torch.Generator) else value

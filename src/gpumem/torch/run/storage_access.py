@@ -50,10 +50,10 @@ Changed = Callable[[torch.UntypedStorage], None]
 Named = Callable[[torch.UntypedStorage], int | None]
 
 
-def reach_of(name: str) -> ByteAccess | None:
+def access_of(name: str) -> ByteAccess | None:
     """What a method of storages does with their bytes; None where it touches none.
 
-    >>> reach_of("nbytes"), reach_of("clone"), reach_of("fill_"), reach_of("of a later version")
+    >>> access_of("nbytes"), access_of("clone"), access_of("fill_"), access_of("of a later version")
     (None, <ByteAccess.READS: 'reads'>, <ByteAccess.WRITES: 'writes'>, <ByteAccess.KEEPS: 'keeps'>)
     """
     if name in LOOKS:
@@ -66,14 +66,14 @@ def methods() -> tuple[tuple[str, ByteAccess], ...]:
     """The methods of a storage that touch its bytes, and how; those of the class alone have no storage to touch."""
     found = []
     for name in dir(torch.UntypedStorage):
-        method, how = getattr_static(torch.UntypedStorage, name), reach_of(name)
+        method, how = getattr_static(torch.UntypedStorage, name), access_of(name)
         bound = isinstance(method, (staticmethod, classmethod)) or type(method).__name__ == "classmethod_descriptor"
         if how is not None and callable(method) and not bound:
             found.append((name, how))
     return tuple(found)
 
 
-class Outside:
+class StorageAccess:
     """Lets others know, while it is entered, of storages that are about to be touched.
 
     Parameters

@@ -55,13 +55,13 @@ class OpMode(TorchDispatchMode):
         if self.off:
             return func(*args, **kwargs)
         kind = kind_of(func)
-        if types and kind.counts:  # a question about sizes may come from where C++ cannot throw
+        if types and kind.may_be_op:  # a question about sizes may come from where C++ cannot throw
             check_types(func, types)
         if kind.composite and torch.is_inference_mode_enabled() and kind.name not in WHOLE:
             with self:  # by the kernel that runs elsewhere: `decompose` prefers a formula in Python, of other bits
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         with self.lock:
-            if kind.rows and self.chunk and (split := pieces(func, args, kwargs, self.chunk)):
+            if kind.works_row_by_row and self.chunk and (split := pieces(func, args, kwargs, self.chunk)):
                 return joined([self._call(kind, func, *piece) for piece in split])
             return self._call(kind, func, args, kwargs)
 

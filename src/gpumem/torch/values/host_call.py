@@ -33,7 +33,7 @@ def follow(values: KnownValues, call: Call) -> None:
     if call.func.overloadpacket is FINITE:  # of gradients that are taken to be finite it says so
         values.end(call.args[0])
         values.suppose(call.args[1])
-    elif not kind.again:  # somebody else's op, which may write what it does not say
+    elif not kind.repeatable:  # somebody else's op, which may write what it does not say
         values.end([*call.operands, *fresh])
     elif kind.resizes or (all(is_number(x.dtype) for x in outs) and not all(map(values.sure, call.read))):
         values.end(call.written)
