@@ -94,7 +94,7 @@ def advice() -> list[str]:
 
 
 def machine_of(gpu: Gpu) -> Machine:
-    """Return the machine that plans for a GPU are made for: the preset of its name, else an `rtx4090` with its own link.
+    """Return the machine that plans for a GPU are made for: the preset of its name, else an `rtx4090` with its link.
 
     The link of a GPU without a preset is measured, by a few copies of 64 KiB and 32 MiB, its memory asked for; its
     rates are a guess, which matters little, as ops are measured while they are recorded.
