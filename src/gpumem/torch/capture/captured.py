@@ -31,27 +31,27 @@ def check_alike(made: Recording, bounds: list[tuple[int, int]], phases: list[str
     """Raise unless the last two iterations run the same ops on operands of the same sizes."""
     (lo, hi), (start, end) = bounds[-2:]
     ops, names = made.ops, made.ops.name
-    n = min(hi - lo, end - start)
-    differ = np.array([names[lo + k] != names[start + k] for k in range(n)], np.bool_)
+    length = min(hi - lo, end - start)
+    differ = np.array([names[lo + position] != names[start + position] for position in range(length)], np.bool_)
     for rows in (ops.reads, ops.writes):
-        differ |= _sizes(made, rows, lo, n) != _sizes(made, rows, start, n)
-    k = first(differ)
-    if k < 0 and hi - lo == end - start:
+        differ |= _sizes(made, rows, lo, length) != _sizes(made, rows, start, length)
+    position = first(differ)
+    if position < 0 and hi - lo == end - start:
         return
     which = len(bounds) - 2
-    if k < 0:
+    if position < 0:
         what = f"{hi - lo} and {end - start} ops"
     else:
-        a, b = (f"{names[i]} ({phases[i]})" for i in (lo + k, start + k))
-        what = f"op {k} is {a} and {b}" if a != b else f"op {k}, {a}, has operands of other sizes"
+        a, b = (f"{names[op]} ({phases[op]})" for op in (lo + position, start + position))
+        what = f"op {position} is {a} and {b}" if a != b else f"op {position}, {a}, has operands of other sizes"
     raise WorkloadError(f"iterations {which} and {which + 1} differ: {what}; {ALIKE}")
 
 
-def _sizes(made: Recording, rows: Csr, lo: int, n: int) -> I64:
+def _sizes(made: Recording, rows: Csr, lo: int, length: int) -> I64:
     """One number for the operands' bytes of each op, in their order."""
-    mine = rows.take(np.arange(lo, lo + n))
+    mine = rows.take(np.arange(lo, lo + length))
     place = np.arange(len(mine.idx)) - np.repeat(mine.ptr[:-1], np.diff(mine.ptr))
-    found = np.zeros(n, np.int64)
+    found = np.zeros(length, np.int64)
     np.add.at(found, mine.rows(), (made.size[mine.idx] + 1) * (2 * place + 1))
     return found
 
@@ -79,11 +79,11 @@ def split(made: Recording, blocks: I64, lo: int) -> Recording:
         size=made.size[pick],
         alloc=np.append(made.alloc, np.full(len(blocks), lo)),
         free=np.append(free, made.free[blocks]),
-        kind=tuple(made.kind[j] for j in pick),
-        name=tuple(made.name[j] for j in pick),
+        kind=tuple(made.kind[block] for block in pick),
+        name=tuple(made.name[block] for block in pick),
         ops=replace(ops, reads=from_then(ops.reads), writes=from_then(ops.writes)),
-        shape=None if made.shape is None else tuple(made.shape[j] for j in pick),
-        dtype=None if made.dtype is None else tuple(made.dtype[j] for j in pick),
+        shape=None if made.shape is None else tuple(made.shape[block] for block in pick),
+        dtype=None if made.dtype is None else tuple(made.dtype[block] for block in pick),
     )
 
 
@@ -197,24 +197,26 @@ def _kept(
     Also how many bytes more there are each time: as many as are made, less what was carried over to end here.
     """
     lo, hi = bounds[-1]
-    n = hi - lo
+    length = hi - lo
     leaves = np.flatnonzero((alloc >= lo) & (alloc < hi) & (free == NEVER)).tolist()
     short = np.setdiff1d(np.flatnonzero((free >= lo - 1) & (free < hi) & (alloc < lo)), goes_on)
-    gone = Counter((int(alloc[j]), int(made.size[j])) for j in short)
+    gone = Counter((int(alloc[block]), int(made.size[block])) for block in short)
     stay: dict[int, int] = {}
     more: Counter[tuple[tuple[int, Any, str], str]] = Counter()
-    for j in leaves:
-        partner = (int(alloc[j]) - n, int(made.size[j]))
+    for block in leaves:
+        partner = (int(alloc[block]) - length, int(made.size[block]))
         if gone[partner]:
             gone[partner] -= 1
         else:
-            stay[j] = int(alloc[j])
-            more[recorder.tensor_of(j), made.ops.name[alloc[j]]] += 1
-    more -= Counter((recorder.tensor_of(j), made.ops.name[alloc[j]]) for j in goes_on.tolist())
-    touched = {j for rows in (made.ops.reads, made.ops.writes) for j in rows.idx[rows.ptr[lo] : rows.ptr[hi]].tolist()}
-    for j in np.flatnonzero((alloc >= 0) & (alloc < lo) & (free == NEVER)).tolist():
-        if j not in touched and more[recorder.tensor_of(j), made.ops.name[alloc[j]]]:
-            stay[j] = int(alloc[j])
+            stay[block] = int(alloc[block])
+            more[recorder.tensor_of(block), made.ops.name[alloc[block]]] += 1
+    more -= Counter((recorder.tensor_of(block), made.ops.name[alloc[block]]) for block in goes_on.tolist())
+    touched = {
+        block for rows in (made.ops.reads, made.ops.writes) for block in rows.idx[rows.ptr[lo] : rows.ptr[hi]].tolist()
+    }
+    for block in np.flatnonzero((alloc >= 0) & (alloc < lo) & (free == NEVER)).tolist():
+        if block not in touched and more[recorder.tensor_of(block), made.ops.name[alloc[block]]]:
+            stay[block] = int(alloc[block])
     return stay, sum(count * tensor[0] for (tensor, _), count in more.items())
 
 

@@ -120,22 +120,28 @@ class CaptureComparison(Shown):
             "same": self.same,
             **{
                 side: {
-                    "ops": t.n,
-                    "peak_load": t.peak_load,
-                    **dict(zip(("parameters", "parameter_bytes"), parameters(t))),
+                    "ops": trace.n,
+                    "peak_load": trace.peak_load,
+                    **dict(zip(("parameters", "parameter_bytes"), parameters(trace))),
                 }
-                for side, t in sides.items()
+                for side, trace in sides.items()
             },
             "by_backend": [
-                {"what": r.what, "why": r.why, "units": r.units, "device": [*r.device], "host": [*r.host]}
-                for r in self.by_backend
+                {
+                    "what": form.what,
+                    "why": form.why,
+                    "units": form.units,
+                    "device": [*form.device],
+                    "host": [*form.host],
+                }
+                for form in self.by_backend
             ],
             "partings": [
                 {
-                    **{"module": p.module, "phase": p.phase, "at": p.at, "order": p.order},
-                    **{"device": dict(p.device), "host": dict(p.host), "sizes": dict(p.sizes)},
+                    **{"module": parting.module, "phase": parting.phase, "at": parting.at, "order": parting.order},
+                    **{"device": dict(parting.device), "host": dict(parting.host), "sizes": dict(parting.sizes)},
                 }
-                for p in self.partings
+                for parting in self.partings
             ],
             "notes": [*self.device.notes],
         }
@@ -145,7 +151,7 @@ class CaptureComparison(Shown):
         parts = [self.answer(), columns([*self._figures()])]
         if self.by_backend:
             parts.append("by backend, as expected\n" + columns([*self._expected()]))
-            parts.append("\n".join(dict.fromkeys(f"  {r.what}: {r.why}" for r in self.by_backend)))
+            parts.append("\n".join(dict.fromkeys(f"  {form.what}: {form.why}" for form in self.by_backend)))
         if self.partings:
             parts.append("to be looked at\n" + columns([*self._parted()]))
         return "\n\n".join(parts)
@@ -160,14 +166,14 @@ class CaptureComparison(Shown):
 
     def _expected(self) -> Iterator[list[str]]:
         yield ["  what", "times", "device's ops", "host's ops"]
-        for r in self.by_backend:
-            yield [f"  {r.what}", str(r.units), str(len(r.device)), str(len(r.host))]
+        for form in self.by_backend:
+            yield [f"  {form.what}", str(form.units), str(len(form.device)), str(len(form.host))]
 
     def _parted(self) -> Iterator[list[str]]:
         yield ["  module", "phase", "op", "device only", "host only", "other sizes", "other order"]
-        for p in self.partings[:ROWS]:
-            told = (_told(p.device), _told(p.host), _told(p.sizes), str(p.order or "-"))
-            yield [f"  {p.module or '(none)'}", p.phase, str(p.at), *told]
+        for parting in self.partings[:ROWS]:
+            told = (_told(parting.device), _told(parting.host), _told(parting.sizes), str(parting.order or "-"))
+            yield [f"  {parting.module or '(none)'}", parting.phase, str(parting.at), *told]
         if (more := len(self.partings) - ROWS) > 0:
             yield [f"  ({more} more)"]
 
@@ -244,8 +250,8 @@ def compare(
     ops, others = ops_of(mine.trace), ops_of(theirs.trace)
     pairs = in_common(ops, others)
     sides = (
-        Unmatched(ops, _without(len(ops), [i for i, _ in pairs])),
-        Unmatched(others, _without(len(others), [j for _, j in pairs])),
+        Unmatched(ops, _without(len(ops), [place for place, _ in pairs])),
+        Unmatched(others, _without(len(others), [other_place for _, other_place in pairs])),
     )
     by_backend = explain(*sides)
     return CaptureComparison(mine, theirs, batch, len(pairs), tuple(by_backend), tuple(_partings(*sides, pairs)))
@@ -265,7 +271,7 @@ def _without(count: int, places: list[int]) -> list[int]:
 def _partings(device: Unmatched, host: Unmatched, pairs: list[tuple[int, int]]) -> Iterator[Parting]:
     """What is left of both sides, by phase and module, in order of the device's list."""
     found = [_parting(device, host, group, pairs) for group in dict.fromkeys([*device.groups, *host.groups])]
-    yield from sorted((p for p in found if p is not None), key=lambda p: p.at)
+    yield from sorted((parting for parting in found if parting is not None), key=lambda parting: parting.at)
 
 
 def _parting(
@@ -274,11 +280,11 @@ def _parting(
     mine, theirs = device.left(group), host.left(group)
     if not mine and not theirs:
         return None
-    ops, others = Counter(device.ops[i] for i in mine), Counter(host.ops[j] for j in theirs)
+    ops, others = Counter(device.ops[place] for place in mine), Counter(host.ops[other_place] for other_place in theirs)
     order = (ops & others).total()
     names, other_names = _names(ops - others), _names(others - ops)
     sizes = names & other_names
-    before = [i for i, j in pairs if theirs and j < theirs[0]]
+    before = [place for place, other_place in pairs if theirs and other_place < theirs[0]]
     at = min([*mine[:1], *([max(before, default=-1) + 1] if theirs else [])])
     return Parting(*group, dict(names - sizes), dict(other_names - sizes), dict(sizes), order, at)
 

@@ -166,7 +166,7 @@ class OpRecorder:
             self._succeeds(call.args[0], result)
             writes.append(begun.reads[0])
         if call.written:
-            made = [x for x in made if not any(x is y for y in call.written)]
+            made = [tensor for tensor in made if not any(tensor is written for written in call.written)]
         fresh = amount(made)
         if kind.gathers:
             begun.moved -= max(amount([call.args[0]]) - fresh, 0)
@@ -191,11 +191,11 @@ class OpRecorder:
     def _resized(self, name: str, written: Sequence[torch.Tensor]) -> list[int]:
         """Let what has another size by now be another block; return those that it was."""
         left = []
-        for x in written:
-            cell = self.storages.known(x)
+        for tensor in written:
+            cell = self.storages.known(tensor)
             if cell is None or cell.recording != self.number:
                 continue
-            if int(x.untyped_storage().nbytes()) != self.size[cell.block]:
+            if int(tensor.untyped_storage().nbytes()) != self.size[cell.block]:
                 self.resized.append(name)
                 if self._parted(cell):
                     left.append(cell.block)
@@ -243,7 +243,7 @@ class OpRecorder:
     def touched(self, name: str, storages: Iterable[torch.UntypedStorage]) -> None:
         """Record an op of no kernel that reads some storages, those of them that were seen before."""
         self.storages.bury()
-        cells = [cell for s in storages if (cell := self.storages.by_key.get(s._cdata)) is not None]
+        cells = [cell for storage in storages if (cell := self.storages.by_key.get(storage._cdata)) is not None]
         blocks = [cell.block for cell in cells if cell.recording == self.number]
         self.phase.append(OPTIMIZER)
         self.recorder.exec(name, blocks, attributes={"phase": OPTIMIZER})

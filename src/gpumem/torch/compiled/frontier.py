@@ -37,8 +37,8 @@ class Frontier:
         """Look at a split, and keep it if no other is as good."""
         again = tuple(sorted(ops & self.splits.allowed))
         split = self.splits.of(base, again)
-        if split and not any(p.peak <= split.peak and p.again <= split.again for p in self.points):
-            others = [p for p in self.points if p.peak < split.peak or p.again < split.again]
+        if split and not any(other.peak <= split.peak and other.again <= split.again for other in self.points):
+            others = [other for other in self.points if other.peak < split.peak or other.again < split.again]
             self.points = sorted([*others, Point(split.peak, split.again, base, again)])
 
     @property
@@ -48,7 +48,7 @@ class Frontier:
 
     def within(self, peak: int) -> Point:
         """Return what runs the least again within some bytes; where nothing does, what holds the fewest."""
-        return next((p for p in reversed(self.points) if p.peak <= peak), self.points[0])
+        return next((point for point in reversed(self.points) if point.peak <= peak), self.points[0])
 
 
 def search(splits: Splits, memory: Sequence[float]) -> Frontier:
@@ -70,12 +70,12 @@ def starts(splits: Splits, memory: Sequence[float]) -> Iterator[Ops]:
     """Yield all ops, what knapsacks choose, prefixes of rankings, and every so manieth op kept."""
     every = splits.allowed
     yield every
-    runtime = [splits.joint.runtime[i] for i in splits.ops]
+    runtime = [splits.joint.runtime[op] for op in splits.ops]
     for step in range(KNAPSACKS + 1):
         yield Ops(dp_knapsack(list(memory), runtime, step / KNAPSACKS)[2])
-    order = sorted(every, key=lambda k: splits.ops[k])
-    by_byte = sorted(order, key=lambda k: runtime[k] / max(memory[k], 1e-12))
-    for rank in (by_byte, sorted(order, key=lambda k: (runtime[k], -memory[k]))):
+    order = sorted(every, key=lambda choice: splits.ops[choice])
+    by_byte = sorted(order, key=lambda choice: runtime[choice] / max(memory[choice], 1e-12))
+    for rank in (by_byte, sorted(order, key=lambda choice: (runtime[choice], -memory[choice]))):
         for count in _counts(len(rank)):
             yield Ops(rank[:count])
     for stride in STRIDES:
@@ -83,20 +83,22 @@ def starts(splits: Splits, memory: Sequence[float]) -> Iterator[Ops]:
             yield every - Ops(order[offset::stride])
 
 
-def _counts(n: int) -> list[int]:
+def _counts(length: int) -> list[int]:
     """Up to 31 lengths of prefixes."""
-    return [i * n // min(n, 32) for i in range(1, min(n, 32))]
+    return [part * length // min(length, 32) for part in range(1, min(length, 32))]
 
 
 def improve(frontier: Frontier) -> None:
     """Change the points by one op each, those held at the peak first, or by their base, until nothing is gained."""
     done: set[tuple[Point, Ops, int]] = set()
     while frontier.goes_on:
-        ranked = [(rank, p, move) for p in frontier.points for rank, move in enumerate(_moves(frontier.splits, p))]
-        todo = [(rank, p, move) for rank, p, move in ranked if (p, *move) not in done]
+        ranked = [
+            (rank, start, move) for start in frontier.points for rank, move in enumerate(_moves(frontier.splits, start))
+        ]
+        todo = [(rank, start, move) for rank, start, move in ranked if (start, *move) not in done]
         if not todo:
             return
-        for _, point, (ops, base) in sorted(todo, key=lambda t: t[:2]):
+        for _, point, (ops, base) in sorted(todo, key=lambda entry: entry[:2]):
             done.add((point, ops, base))
             if frontier.goes_on and point in frontier.points:
                 frontier.take(ops, base)
@@ -105,6 +107,6 @@ def improve(frontier: Frontier) -> None:
 def _moves(splits: Splits, point: Point) -> list[tuple[Ops, int]]:
     split = splits.of(point.base, point.ops)
     held = split.held if split else frozenset()
-    changed = sorted(splits.allowed, key=lambda k: (splits.ops[k] not in held, k))
+    changed = sorted(splits.allowed, key=lambda op: (splits.ops[op] not in held, op))
     moves = [(Ops(point.ops), base) for base in splits.bases if base != point.base]
-    return moves + [(Ops(point.ops) ^ {k}, point.base) for k in changed]
+    return moves + [(Ops(point.ops) ^ {op}, point.base) for op in changed]

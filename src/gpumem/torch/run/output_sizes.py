@@ -89,9 +89,8 @@ class OutputSizePredictor:
         """A guess: the bytes of its operands."""
         try:
             operands = tensors((*args, *kwargs.values()), self.device)
-            return amount(
-                [y for operand in operands for y in ([operand] if operand.layout is torch.strided else parts(operand))]
-            )
+            strided = ([operand] if operand.layout is torch.strided else parts(operand) for operand in operands)
+            return amount([*chain.from_iterable(strided)])
         except Exception as error:
             if not tolerable(error):
                 raise

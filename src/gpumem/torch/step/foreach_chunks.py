@@ -110,7 +110,7 @@ def pieces(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], chunk: int
     whole = {key: given[key] for key in lists.tensors if given.get(key)}
     if len({len(tensors) for tensors in whole.values()}) != 1:
         return None
-    if (1 + lists.makes) * sum([x.nbytes for tensors in whole.values() for x in tensors]) <= chunk:
+    if (1 + lists.makes) * sum([tensor.nbytes for tensors in whole.values() for tensor in tensors]) <= chunk:
         return None  # by far the most calls; what it makes is at most as much as it is given, list by list
     rows = [*zip(*whole.values())]
     cuts = _cuts([_touched(row, lists.makes) for row in rows], chunk)
@@ -136,16 +136,16 @@ def _length(numbers: Any) -> int:
 
 
 def _touched(row: Sequence[torch.Tensor], makes: int) -> int:
-    sizes: list[int] = [x.nbytes for x in row]
+    sizes: list[int] = [tensor.nbytes for tensor in row]
     return sum(sizes) + makes * max(sizes)
 
 
 def _cuts(sizes: Sequence[int], chunk: int) -> list[int]:
     """Where pieces begin, and the end of the last: each takes all rows that it can."""
     cuts, held = [0], 0
-    for k, size in enumerate(sizes):
-        if held + size > chunk and k > cuts[-1]:
-            cuts.append(k)
+    for index, size in enumerate(sizes):
+        if held + size > chunk and index > cuts[-1]:
+            cuts.append(index)
             held = 0
         held += size
     return [*cuts, len(sizes)]

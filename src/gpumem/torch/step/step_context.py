@@ -180,20 +180,22 @@ class StepContext:
             for name, tensor in found:
                 table.setdefault(".".join(filter(None, (begin, name))), unwrapped(tensor))
         self.on_model(
-            unwrapped(x) for x in chain(root.parameters(), root.buffers()) if not torch.nn.parameter.is_lazy(x)
+            unwrapped(seen) for seen in chain(root.parameters(), root.buffers()) if not torch.nn.parameter.is_lazy(seen)
         )
 
     def _begin(self, root: torch.nn.Module) -> str:
         """What the names in a model begin with: nothing in the first with parameters; else its class, then numbered."""
         called = type(root).__name__
         names = [""] * any(True for _ in root.parameters()) + [called]
-        begin = next(name for name in chain(names, (f"{called}_{k}" for k in count(2))) if name not in self.models)
+        begin = next(
+            name for name in chain(names, (f"{called}_{number}" for number in count(2))) if name not in self.models
+        )
         self.models[begin] = root
         return begin
 
     @forgets
     def _optimize(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        self.on_gradients(p for group in optimizer.param_groups for p in group["params"])
+        self.on_gradients(parameter for group in optimizer.param_groups for parameter in group["params"])
         self.optimizing = True
         self.optimizers.add(optimizer)
         if len(args) > 1 and callable(args[1]):

@@ -64,9 +64,9 @@ class Storages:
         """The cells of tensors that have bytes, each once, in order; new ones where a storage was not seen before."""
         by_key = self.by_key
         try:  # mostly all are known
-            found = [by_key[x.untyped_storage()._cdata] for x in tensors]
+            found = [by_key[tensor.untyped_storage()._cdata] for tensor in tensors]
         except (KeyError, NotImplementedError, RuntimeError):
-            found = [cell for x in tensors for cell in self.made(x, given=True)]
+            found = [cell for tensor in tensors for cell in self.made(tensor, given=True)]
         return [*dict.fromkeys(found)] if len(found) > 1 else found
 
     def made(self, tensor: torch.Tensor, given: bool = False) -> list[Cell]:

@@ -52,29 +52,37 @@ class Answers:
         follow(self.values, call)
         self.sizes.choose(call)
 
-    def _on_host(self, x: torch.Tensor, asked: str) -> torch.Tensor:
-        """Return a tensor of the host as large as `x`: its values, or what is assumed of them."""
-        found = self.values.read(x)
-        if found is not None and self.values.sure(x):
+    def _on_host(self, tensor: torch.Tensor, asked: str) -> torch.Tensor:
+        """Return a tensor of the host as large as `tensor`: its values, or what is assumed of them."""
+        found = self.values.read(tensor)
+        if found is not None and self.values.sure(tensor):
             return found
         if found is None:
-            found = torch.full((), NUMBER if is_number(x.dtype) else 0, dtype=x.dtype, device=HOST).expand(x.size())
-        told = f"{found.reshape(-1)[0].item()}" + (" each" if x.numel() > 1 else "") if x.numel() else "nothing"
+            found = torch.full((), NUMBER if is_number(tensor.dtype) else 0, dtype=tensor.dtype, device=HOST).expand(
+                tensor.size()
+            )
+        told = (
+            f"{found.reshape(-1)[0].item()}" + (" each" if tensor.numel() > 1 else "") if tensor.numel() else "nothing"
+        )
         self.assumptions.note(self.place(), asked, told)
         return found
 
-    def _equal(self, x: torch.Tensor, y: torch.Tensor) -> bool:
+    def _equal(self, first: torch.Tensor, second: torch.Tensor) -> bool:
         """Whether two tensors are the same; of what nobody knows, whether they are one."""
-        if x.size() != y.size():
+        if first.size() != second.size():
             return False
-        mine, others = self.values.read(x), self.values.read(y)
+        mine, others = self.values.read(first), self.values.read(second)
         known = mine is not None and others is not None
-        same = bool(torch.equal(mine, others)) if known else _is_same(x, y)
-        if not (known and self.values.sure(x) and self.values.sure(y)) and not _is_same(x, y):
+        same = bool(torch.equal(mine, others)) if known else _is_same(first, second)
+        if not (known and self.values.sure(first) and self.values.sure(second)) and not _is_same(first, second):
             self.assumptions.note(self.place(), "whether two tensors are equal", same)
         return same
 
 
-def _is_same(x: torch.Tensor, y: torch.Tensor) -> bool:
-    alike = (x.storage_offset(), x.size(), x.stride()) == (y.storage_offset(), y.size(), y.stride())
-    return alike and x.untyped_storage()._cdata == y.untyped_storage()._cdata
+def _is_same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    alike = (first.storage_offset(), first.size(), first.stride()) == (
+        second.storage_offset(),
+        second.size(),
+        second.stride(),
+    )
+    return alike and first.untyped_storage()._cdata == second.untyped_storage()._cdata

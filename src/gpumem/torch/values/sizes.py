@@ -63,8 +63,8 @@ class Sizes:
             Its size follows from what the net computes, and nothing is to be assumed.
         """
         by = BY.get(call.func.overloadpacket)
-        deciding = tensors(call.args if by is None else [call.args[i] for i in by], None)
-        hosts = {id(x): self._host(call, x) for x in deciding if x.is_meta}
+        deciding = tensors(call.args if by is None else [call.args[position] for position in by], None)
+        hosts = {id(tensor): self._host(call, tensor) for tensor in deciding if tensor.is_meta}
         if call.func.overloadpacket is aten.index:
             return self._indexed(call, hosts)
         with hidden_from_modes():
@@ -76,9 +76,9 @@ class Sizes:
     def _run(self, call: Call, hosts: dict[int, torch.Tensor]) -> Any:
         """Call the op on the host; what is only picked from is zeros there, that take no memory."""
 
-        def host(x: torch.Tensor) -> torch.Tensor:
-            found = hosts.get(id(x))
-            return torch.zeros((), dtype=x.dtype, device=HOST).expand(x.size()) if found is None else found
+        def host(tensor: torch.Tensor) -> torch.Tensor:
+            found = hosts.get(id(tensor))
+            return torch.zeros((), dtype=tensor.dtype, device=HOST).expand(tensor.size()) if found is None else found
 
         return call.func(*[mapped(x, host) for x in call.args], **{k: mapped(x, host) for k, x in call.kwargs.items()})
 
@@ -86,13 +86,13 @@ class Sizes:
         """Index by places, as many as a mask has."""
         table, indices, *rest = call.args
         places: list[torch.Tensor | None] = []
-        for x in indices:
-            if x is None or x.dtype not in MASKS:
-                places.append(x)
+        for index in indices:
+            if index is None or index.dtype not in MASKS:
+                places.append(index)
             else:
-                mask = hosts[id(x)] if x.is_meta else x
+                mask = hosts[id(index)] if index.is_meta else index
                 count = int(mask.count_nonzero())
-                places += [torch.empty(count, dtype=torch.int64, device=META) for _ in range(x.dim())]
+                places += [torch.empty(count, dtype=torch.int64, device=META) for _ in range(index.dim())]
         return call.func(table, places, *rest)
 
     def choose(self, call: Call) -> None:
@@ -108,36 +108,36 @@ class Sizes:
             chosen = _chosen(call.args[0], made[place], dim, self.assumptions.sizes == BALANCED)
             self.values.given(made[place], chosen, Doubt.TOLD)
 
-    def _host(self, call: Call, x: torch.Tensor) -> torch.Tensor:
+    def _host(self, call: Call, tensor: torch.Tensor) -> torch.Tensor:
         """Return an operand on the host that says how large a result is."""
-        found = self.values.read(x)
-        if found is not None and self.values.sure(x):
+        found = self.values.read(tensor)
+        if found is not None and self.values.sure(tensor):
             return found
         if not self.assumptions.sizes:
             why = f"how many it finds depends on what the net computes; {TELL}"
             raise WorkloadError(f"{call.name} in {self.place()}: {why}")
-        if found is None or self.values.doubt(x) is Doubt.SUPPOSED:
-            found = self._supposed(call, x)
+        if found is None or self.values.doubt(tensor) is Doubt.SUPPOSED:
+            found = self._supposed(call, tensor)
         self.assumptions.note(self.place(), f"how many {call.name} finds", self.assumptions.sizes)
         return found
 
-    def _supposed(self, call: Call, x: torch.Tensor) -> torch.Tensor:
+    def _supposed(self, call: Call, tensor: torch.Tensor) -> torch.Tensor:
         """What an operand of which nothing is known is taken for: so that all is found, or every second."""
         with hidden_from_modes():
-            places = torch.arange(x.numel(), device=HOST).reshape(x.size())
+            places = torch.arange(tensor.numel(), device=HOST).reshape(tensor.size())
             if call.func.overloadpacket in (aten.nonzero, aten.masked_select, aten.index):
                 chosen = places % 2 == 0 if self.assumptions.sizes == BALANCED else torch.ones_like(places)
-                return chosen.to(x.dtype)
-            return (places // 2 if self.assumptions.sizes == BALANCED else places).to(x.dtype)
+                return chosen.to(tensor.dtype)
+            return (places // 2 if self.assumptions.sizes == BALANCED else places).to(tensor.dtype)
 
 
 def _chosen(of: torch.Tensor, made: torch.Tensor, dim: int | None, balanced: bool) -> torch.Tensor:
-    """Classes by turns, `k` different ones for each that chooses; or the first `k` for all."""
+    """Classes by turns, `count` different ones for each that chooses; or the first `count` for all."""
     sizes, keeps = list(made.size()), made.dim() == of.dim()  # or the dimension of the classes is gone
-    k = sizes.pop(-1 if dim is None else dim) if keeps else 1
+    count = sizes.pop(-1 if dim is None else dim) if keeps else 1
     classes = of.numel() if dim is None else of.size(dim)
-    places = torch.arange(made.numel(), device=HOST).reshape(*sizes, k)
-    chosen = places % (classes if balanced else k)
+    places = torch.arange(made.numel(), device=HOST).reshape(*sizes, count)
+    chosen = places % (classes if balanced else count)
     return (chosen.movedim(-1, -1 if dim is None else dim) if keeps else chosen.squeeze(-1)).to(made.dtype)
 
 
