@@ -41,8 +41,9 @@ def in_common(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tup
 
     Notes
     -----
-    Hunt and Szymanski (1977): what is common is a rising sequence of places in `second`, over the pairs of places with equal
-    entries. O(p log p) for p such pairs, which are few: an entry has its module, and ends that are alike are left out.
+    Hunt and Szymanski (1977): what is common is a rising sequence of places in `second`, over the pairs of places with
+    equal entries. O(p log p) for p such pairs, which are few: an entry has its module, and ends that are alike are left
+    out.
 
     Examples
     --------
@@ -73,8 +74,8 @@ def rising(values: Sequence[int]) -> list[int]:
     >>> rising([3, 1, 2, 5, 4])
     [1, 2, 4]
     """
-    tails: list[int] = []  # of the sequences of each length, the least last value
-    at: list[int] = []  # its place
+    tails: list[int] = []  # by length: the least value that a sequence so long ends with
+    at: list[int] = []  # the place of that value
     before = []
     for place, value in enumerate(values):
         length = bisect_left(tails, value)

@@ -1,4 +1,4 @@
-"""The splits of a joint graph that no other one beats in both peak and recomputation, as far as a search finds them."""
+"""The Pareto front of splits of a joint graph, by peak live bytes and recomputation, as far as a search finds it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from gpumem.torch.compiled.splits import Splits
 from gpumem.torch.internals.partitioner import dp_knapsack
 
 Ops = frozenset[int]
-WORK = 400_000  # nodes of graphs that are looked at: some seconds
-STRIDES = (2, 3, 4, 5, 6, 8, 16, 32)
-KNAPSACKS = 20  # budgets for which PyTorch's own solver is asked
-LEAST = 60  # splits, however large the graph is
+WORK = 400_000  # nodes of graphs that a search evaluates, over all splits: some seconds; not tuned
+STRIDES = (2, 3, 4, 5, 6, 8, 16, 32)  # every so manieth op is kept: starts of the search; not tuned
+KNAPSACKS = 20  # budgets, above 0, that PyTorch's own solver is asked for: no worse than it at these; not tuned
+LEAST = 60  # splits that a search evaluates however large the graph is; not tuned
+PREFIXES = 32  # parts of a ranking, whose prefixes are starts; not tuned
+OFFSETS = 4  # offsets of each stride, at most; not tuned
+NO_BYTES = 1e-12  # in the place of a memory of 0, to divide by
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Point:
-    """Bytes held at most, what runs again; by which base, and by which ops that may run again."""
+    """A split: the peak live bytes, the flops that are recomputed, its base, and the ops that may be recomputed."""
 
     peak: int
     again: float
@@ -26,7 +29,7 @@ class Point:
 
 
 class Frontier:
-    """The points that no other beats, the dearest first; it grows by what `take` looks at."""
+    """The Pareto front of splits, by peak and recomputation, the lowest peak first; `take` adds to it."""
 
     def __init__(self, splits: Splits) -> None:
         self.splits = splits
@@ -34,7 +37,7 @@ class Frontier:
         self.tries = max(LEAST, WORK // len(splits.joint.nodes))
 
     def take(self, ops: Ops, base: int) -> None:
-        """Look at a split, and keep it if no other is as good."""
+        """Evaluate a split, and keep it if no other is as good in both; those that it beats in both go."""
         again = tuple(sorted(ops & self.splits.allowed))
         split = self.splits.of(base, again)
         if split and not any(other.peak <= split.peak and other.again <= split.again for other in self.points):
@@ -43,11 +46,11 @@ class Frontier:
 
     @property
     def goes_on(self) -> bool:
-        """Whether more may be looked at."""
+        """Whether more splits may be evaluated."""
         return self.splits.tried < self.tries
 
     def within(self, peak: int) -> Point:
-        """Return what runs the least again within some bytes; where nothing does, what holds the fewest."""
+        """Return the point of least recomputation within a peak; that of the least peak where none is within it."""
         return next((point for point in reversed(self.points) if point.peak <= peak), self.points[0])
 
 
@@ -67,29 +70,29 @@ def search(splits: Splits, memory: Sequence[float]) -> Frontier:
 
 
 def starts(splits: Splits, memory: Sequence[float]) -> Iterator[Ops]:
-    """Yield all ops, what knapsacks choose, prefixes of rankings, and every so manieth op kept."""
+    """Yield sets of ops that may be recomputed: all, those of knapsacks, prefixes of rankings, all but each n-th."""
     every = splits.allowed
     yield every
     runtime = [splits.joint.runtime[op] for op in splits.ops]
     for step in range(KNAPSACKS + 1):
         yield Ops(dp_knapsack(list(memory), runtime, step / KNAPSACKS)[2])
     order = sorted(every, key=lambda choice: splits.ops[choice])
-    by_byte = sorted(order, key=lambda choice: runtime[choice] / max(memory[choice], 1e-12))
+    by_byte = sorted(order, key=lambda choice: runtime[choice] / max(memory[choice], NO_BYTES))
     for rank in (by_byte, sorted(order, key=lambda choice: (runtime[choice], -memory[choice]))):
         for count in _counts(len(rank)):
             yield Ops(rank[:count])
     for stride in STRIDES:
-        for offset in range(min(stride, 4, len(order))):
+        for offset in range(min(stride, OFFSETS, len(order))):
             yield every - Ops(order[offset::stride])
 
 
 def _counts(length: int) -> list[int]:
-    """Up to 31 lengths of prefixes."""
-    return [part * length // min(length, 32) for part in range(1, min(length, 32))]
+    """Up to `PREFIXES - 1` lengths of prefixes."""
+    return [part * length // min(length, PREFIXES) for part in range(1, min(length, PREFIXES))]
 
 
 def improve(frontier: Frontier) -> None:
-    """Change the points by one op each, those held at the peak first, or by their base, until nothing is gained."""
+    """Change each point by one op, those held at its peak first, or by its base, until nothing is gained."""
     done: set[tuple[Point, Ops, int]] = set()
     while frontier.goes_on:
         ranked = [

@@ -1,4 +1,4 @@
-"""The graph that `torch.compile` splits: what its halves hold and run again, whichever values are saved."""
+"""The joint graph that `torch.compile` splits: the peak and the recomputation of its halves, by the values saved."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 from gpumem.torch.internals import flop_registry, has_storage, pytree, torch
 from gpumem.torch.internals.partitioner import functorch_config, halves_of, impure, partitioner
+
+UNHINTED = 4096  # bytes of a storage whose size has no hint, as one that depends on values; not tuned
 
 
 def storages_of(node: Any) -> Iterator[tuple[int, int]]:
@@ -24,11 +26,11 @@ def storages_of(node: Any) -> Iterator[tuple[int, int]]:
 def _hint(size: Any) -> int:
     """Return the bytes of a size that has symbols, as they were when it was traced."""
     hint = size.node.hint
-    return 4096 if hint is None else int(hint)
+    return UNHINTED if hint is None else int(hint)
 
 
 def runtime_of(node: Any) -> float:
-    """Return PyTorch's estimate for a node: flops, unless told otherwise; 1 where there are none.
+    """Return PyTorch's estimate for a node: flops, unless its configuration says otherwise; 1 where there are none.
 
     Flops are looked up here: the solver is called where fake tensors cannot be computed with.
     """
@@ -43,7 +45,7 @@ def runtime_of(node: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What some saved values come to: bytes held at most, runtime of what runs again, the nodes that hold the most."""
+    """A split by its saved values: peak live bytes, flops recomputed, the nodes whose storages live at the peak."""
 
     peak: int
     again: float
@@ -54,8 +56,8 @@ class JointGraph:
     """A joint graph by the positions of its nodes.
 
     `halves` follows `torch._functorch.partitioners`: both halves are cut out of the joint graph in its order, what
-    nobody asks for goes, the backward half runs each op of the forward as late as it can, and items of a tuple are
-    taken at once. `split` says which storages live when these run one after the other, each value being let go after
+    is not used is removed, the backward half recomputes each op of the forward as late as it can, and items of a tuple
+    are taken at once. `split` says which storages live when these run one after the other, each value being freed after
     its last use; parameters, inputs and results belong to the caller and stay.
     """
 
@@ -103,16 +105,16 @@ class JointGraph:
         ]
 
     def _returned(self, graph: Any) -> None:
-        """Tell what the halves return (the backward one gradients), and which arguments are overwritten.
+        """Find what the halves return (the backward one gradients), and which arguments are overwritten.
 
         What an argument becomes is returned, and copied into it after the forward half, or the forward half does so.
         """
         output = next(iter(graph.find_nodes(op="output")))
         returned = pytree.arg_tree_leaves(*output.args)
-        told = output.meta.get("desc") or [None] * len(returned)
-        kinds = [type(desc).__name__ for desc in told]
+        descs = output.meta.get("desc") or [None] * len(returned)
+        kinds = [type(desc).__name__ for desc in descs]
         first = kinds.index("GradAOTOutput") if "GradAOTOutput" in kinds else len(returned) - len(self.arguments)
-        outputs = [(self.of[x], desc) for x, desc in zip(returned[:first], told) if isinstance(x, torch.fx.Node)]
+        outputs = [(self.of[x], desc) for x, desc in zip(returned[:first], descs) if isinstance(x, torch.fx.Node)]
         changes = [getattr(desc, "mutated_input", None) for _, desc in outputs]
         self.outputs = [i for i, _ in outputs]
         self.lasting = [i for (i, _), change in zip(outputs, changes) if change is None]
@@ -193,7 +195,7 @@ class JointGraph:
         return [node, *(inner for item in items.get(node, ()) for inner in self._with_items(item, items))]
 
     def split(self, saved: Iterable[int]) -> Split | None:
-        """Say what a step holds at most, and what it runs again, with these values saved. O(nodes + edges).
+        """Return the peak of a step, and what it recomputes, with these values saved. O(nodes + edges).
 
         None where the backward half would read what the forward half overwrites.
         """
@@ -224,12 +226,12 @@ class JointGraph:
 
 
 class _Lives:
-    """Since when and until when each storage is held. One that is made again in the backward half is another one."""
+    """The lifetimes of storages, by steps. One that is recomputed in the backward half is another one."""
 
     def __init__(self, joint: JointGraph, forward: int, backward: int) -> None:
         self.joint = joint
         self.turn, self.end = forward, forward + backward
-        self.again = len(joint.size)  # is added to the number of what is made again
+        self.offset = len(joint.size)  # is added to the number of a storage that is recomputed
         self.since: dict[int, int] = {}
         self.until: dict[int, int] = {}
         self.by_node: dict[int, list[int]] = {}
@@ -239,16 +241,16 @@ class _Lives:
         joint = self.joint
         made = joint.made[node]
         of_inputs = [storage for source in joint.inputs[node] for storage in self.by_node.get(source, ())]
-        after = self.again if step >= self.turn and joint.called[node] else 0
-        mine = []
+        after = self.offset if step >= self.turn and joint.called[node] else 0
+        numbers = []
         for storage in joint.storages[node]:
-            mine.append(
+            numbers.append(
                 storage + after
                 if storage in made
-                else next(source for source in of_inputs if source % self.again == storage)
+                else next(source for source in of_inputs if source % self.offset == storage)
             )
-            self.since.setdefault(mine[-1], step)
-        self.by_node[node] = mine
+            self.since.setdefault(numbers[-1], step)
+        self.by_node[node] = numbers
         self.use(node, step)
 
     def use(self, node: int, step: int) -> None:
@@ -264,13 +266,13 @@ class _Lives:
                 self.use(source, step)
 
     def peak(self) -> tuple[int, set[int]]:
-        """Return the bytes held at most, and the nodes that made what is held then."""
+        """Return the peak live bytes, and the nodes that made the storages that live then."""
         change = [0] * (self.end + 2)
         size = self.joint.size
         for storage, since in self.since.items():
-            change[since] += size[storage % self.again]
-            change[self.until[storage] + 1] -= size[storage % self.again]
+            change[since] += size[storage % self.offset]
+            change[self.until[storage] + 1] -= size[storage % self.offset]
         held = list(accumulate(change))
         at = max(range(len(held)), key=held.__getitem__)
-        there = {storage % self.again for storage, since in self.since.items() if since <= at <= self.until[storage]}
+        there = {storage % self.offset for storage, since in self.since.items() if since <= at <= self.until[storage]}
         return held[at], {node for node, made in enumerate(self.joint.made) if not there.isdisjoint(made)}

@@ -46,49 +46,49 @@ class FlowNetwork:
         left = self.capacity.copy()
         left[[self._opens[name] for name in opened if name in self._opens]] = 0
         behind = np.zeros(len(self.names), np.bool_)
-        if _flow(self.first, self.arcs, self.to, left, self.source, self.sink, behind) >= self.infinite:
+        flow = _flow(
+            first=self.first,
+            arcs=self.arcs,
+            to=self.to,
+            left=left,
+            source=self.source,
+            sink=self.sink,
+            behind=behind,
+        )
+        if flow >= self.infinite:
             return None
         tails, heads = self.to[1::2], self.to[::2]
         crosses = ~behind[tails] & behind[heads]
         return [self.names[vertex] for vertex in tails[crosses].tolist() if vertex != self.source]
 
 
+# Dinic, "Algorithm for solution of a problem of maximum flow" (1970): each phase finds the distances to the sink over arcs
+# with capacity left, then pushes along shortest paths until none is left; each phase makes the distance larger, so there
+# are at most as many as vertices.
 @jit
 def _flow(first: I64, arcs: I64, to: I64, left: I64, source: int, sink: int, behind: NDArray[np.bool_]) -> int:
-    """Push flow until none is left; mark in `behind` what can still reach the sink."""
+    """Push flow until none is left; mark in `behind` what can still reach the sink. `left` has capacities left."""
     vertices = first.size - 1
     total = 0
     depth = np.empty(vertices, np.int64)
-    at = np.empty(vertices, np.int64)
+    at = np.empty(vertices, np.int64)  # of each vertex: the first arc that may still lead on in this phase
     path = np.empty(vertices, np.int64)
     while _depths(first, arcs, to, left, sink, depth)[source] >= 0:
         assign(at, first[:vertices])
         length, vertex = 0, source
         while True:
             if vertex == sink:
-                least = left[path[0]]
-                for step in range(1, length):
-                    least = min(least, left[path[step]])
-                total += least
-                cut = 0
-                for step in range(length - 1, -1, -1):
-                    left[path[step]] -= least
-                    left[path[step] ^ 1] += least
-                    if left[path[step]] == 0:
-                        cut = step
-                vertex, length = to[path[cut] ^ 1], cut
+                pushed, cut = _push(path, length, left)
+                total += pushed
+                vertex, length = to[path[cut] ^ 1], cut  # go on from where the first full arc left
                 continue
-            while at[vertex] < first[vertex + 1]:
-                arc = arcs[at[vertex]]
-                if left[arc] > 0 and depth[to[arc]] == depth[vertex] - 1:
-                    break
-                at[vertex] += 1
+            _advance(vertex, first, arcs, to, left, depth, at)
             if at[vertex] < first[vertex + 1]:
                 path[length] = arcs[at[vertex]]
                 vertex, length = to[path[length]], length + 1
             elif vertex == source:
                 break
-            else:
+            else:  # a dead end: step back, and pass over the arc that led here
                 length -= 1
                 vertex = to[path[length] ^ 1]
                 at[vertex] += 1
@@ -98,8 +98,33 @@ def _flow(first: I64, arcs: I64, to: I64, left: I64, source: int, sink: int, beh
 
 
 @inner
+def _push(path: I64, length: int, left: I64) -> tuple[int, int]:
+    """Push along a path as much as all of its arcs can take; return how much, and the place of its first full arc."""
+    least = left[path[0]]
+    for place in range(1, length):
+        least = min(least, left[path[place]])
+    cut = 0
+    for place in range(length - 1, -1, -1):
+        left[path[place]] -= least
+        left[path[place] ^ 1] += least
+        if left[path[place]] == 0:
+            cut = place
+    return least, cut
+
+
+@inner
+def _advance(vertex: int, first: I64, arcs: I64, to: I64, left: I64, depth: I64, at: I64) -> None:
+    """Move on to the vertex's next arc that has capacity and leads nearer to the sink."""
+    while at[vertex] < first[vertex + 1]:
+        arc = arcs[at[vertex]]
+        if left[arc] > 0 and depth[to[arc]] == depth[vertex] - 1:
+            break
+        at[vertex] += 1
+
+
+@inner
 def _depths(first: I64, arcs: I64, to: I64, left: I64, sink: int, depth: I64) -> I64:
-    """Return how many arcs each vertex is from the sink, over arcs with capacity left; -1 where there is no way."""
+    """Return how many arcs each vertex is from the sink, over arcs with capacity left; -1 where there is no path."""
     depth[:] = -1
     depth[sink] = 0
     queue = np.empty(depth.size, np.int64)

@@ -1,4 +1,4 @@
-"""What PyTorch's minimum cut saves, whichever ops may run again."""
+"""Splits of a joint graph by PyTorch's minimum cut: the values saved, given the ops that may be recomputed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpumem.torch.internals.partitioner import functorch_config, networks, parti
 
 
 class Splits:
-    """Splits of a joint graph by the dear ops that may run again, as positions in `ops`, on one of several bases.
+    """Splits of a joint graph by the costly ops that may be recomputed, as positions in `ops`, on one of several bases.
 
-    A base is a set of cheap ops that may not: what PyTorch itself would not run again at budget 1, where it asks for
+    A base is a set of cheap ops that may not: what PyTorch itself would not recompute at budget 1, where it asks for
     less, and where for the least. They are tagged to be saved, as PyTorch's partitioner tags collectives. So is, on any
     base, what must not run twice: ops that would draw other random numbers, and those that read what the forward half
     overwrites (batch norm's running statistics). `given` are the splits that PyTorch makes on these bases by itself.
@@ -51,7 +51,7 @@ class Splits:
 
     @property
     def tried(self) -> int:
-        """How many splits were looked at."""
+        """How many splits were evaluated."""
         return len(self._known)
 
     def tag(self, base: int) -> None:
@@ -62,7 +62,7 @@ class Splits:
             self.joint.nodes[position].meta["recompute"] = torch.utils.checkpoint.CheckpointPolicy.MUST_SAVE
 
     def of(self, base: int, again: Iterable[int]) -> Split | None:
-        """Return the split where some ops may run again; None where there is none that is right."""
+        """Return the split where some ops may be recomputed; None where there is none that is right."""
         return self._split(self._bases[base], [self._name[choice] for choice in again])
 
     def _split(self, network: FlowNetwork, opened: Iterable[str]) -> Split | None:
@@ -85,7 +85,7 @@ class Splits:
 
 
 def _draws(node: Any) -> bool:
-    """Whether an op that could draws random numbers: attention does where it drops something."""
+    """Whether an op that may draw random numbers does: attention does where its dropout is not 0."""
     for position, argument in enumerate(node.target._schema.arguments):
         if argument.name in ("dropout_p", "p"):
             given = (
@@ -98,7 +98,7 @@ def _draws(node: Any) -> bool:
 
 
 def _options() -> tuple[Any, Any, Any]:
-    """Return what PyTorch's cut is told at budget 1, and where it asks for less and less."""
+    """Return the options of PyTorch's cut at budget 1, and where it asks for less and less."""
     config = functorch_config()
     dear = not config.aggressive_recomputation
     fastest = partitioner().MinCutOptions(

@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from gpumem.runtime.residency.observing import tolerable

@@ -1,4 +1,4 @@
-"""What the host is told where it asks for values: what is known, and else what is assumed, which is written down."""
+"""Answers to a program that asks for values of tensors without any: what is known, else what is assumed and noted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpumem.torch.values.known_values import KnownValues
 from gpumem.torch.values.sizes import Sizes, depends
 
 aten = torch.ops.aten
-NUMBER = 1.0  # what a number is taken for of which nothing is known: finite and positive, as a loss is
+NUMBER = 1.0  # a float of which nothing is known is taken for this: finite and positive, as a loss is; not tuned
 
 
 class Answers:
@@ -34,7 +34,7 @@ class Answers:
         self.sizes = Sizes(values, assumptions, place)
 
     def answer(self, call: Call) -> Any:
-        """Return what an op tells the host, or makes of a size that depends on values; None of any other op."""
+        """Return the result of an op that gives values to the host, or whose size depends on values; else None."""
         func, args, kwargs = call.func, call.args, call.kwargs
         if func is aten._local_scalar_dense.default:
             return self._on_host(args[0], f"the value of {self.values.source(args[0]) or 'a tensor'}").item()
@@ -61,19 +61,19 @@ class Answers:
             found = torch.full((), NUMBER if is_number(tensor.dtype) else 0, dtype=tensor.dtype, device=HOST).expand(
                 tensor.size()
             )
-        told = (
+        answer = (
             f"{found.reshape(-1)[0].item()}" + (" each" if tensor.numel() > 1 else "") if tensor.numel() else "nothing"
         )
-        self.assumptions.note(self.place(), asked, told)
+        self.assumptions.note(self.place(), asked, answer)
         return found
 
     def _equal(self, first: torch.Tensor, second: torch.Tensor) -> bool:
-        """Whether two tensors are the same; of what nobody knows, whether they are one."""
+        """Whether two tensors are equal; where one is not known, whether they are the same tensor."""
         if first.size() != second.size():
             return False
-        mine, others = self.values.read(first), self.values.read(second)
-        known = mine is not None and others is not None
-        same = bool(torch.equal(mine, others)) if known else _is_same(first, second)
+        values, others = self.values.read(first), self.values.read(second)
+        known = values is not None and others is not None
+        same = bool(torch.equal(values, others)) if known else _is_same(first, second)
         if not (known and self.values.sure(first) and self.values.sure(second)) and not _is_same(first, second):
             self.assumptions.note(self.place(), "whether two tensors are equal", same)
         return same

@@ -1,8 +1,8 @@
-"""What is known, followed op by op.
+"""Known values, followed op by op.
 
 An op whose operands are known is called again on the host, with theirs; what comes out is known of its results. Of
-numbers nothing may be known, as they are learned or too many: they count as finite and positive where something else
-than numbers is made of them, as by `torch.isfinite(loss)` or `grads > 0.1`; what follows is in doubt.
+floats nothing may be known, as they are learned or too many: they count as finite and positive where an op makes other
+types of them, as `torch.isfinite(loss)` or `grads > 0.1`; results of that are marked as supposed (`Doubt`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from gpumem.torch.values.known import HOST, META, Doubt, Host, Known, beside, co
 from gpumem.torch.values.known_values import KnownValues
 from gpumem.torch.values.ops import PICKS, SIZE, SUMS, is_elementwise
 
-# Between the numbers that unknown tensors of a call are supposed to be: no two are equal, in bfloat16 too.
+# Steps between the numbers that unknown operands of a call are supposed to be: small enough for all to stay near 1,
+# large enough for no two to be equal, in bfloat16 (7 bits of fraction) too.
 STEP = 1 / 64
 FAILS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)  # what a call on the host may raise
 _GENERATOR = torch.Generator  # another class stands in for it while a step is captured
@@ -25,15 +26,15 @@ FINITE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_  # a scaler a
 
 
 def follow(values: KnownValues, call: Call) -> None:
-    """Note what an op that has run made of what it read."""
+    """Update what is known after an op has run."""
     kind = call.kind
     fresh = [tensor for tensor in results(call.result, META) if not any(tensor is written for written in call.written)]
     outs = [*fresh, *call.written]
     values.made_by(call.name, outs)
-    if call.func.overloadpacket is FINITE:  # of gradients that are taken to be finite it says so
+    if call.func.overloadpacket is FINITE:  # gradients are taken to be finite, so it answers that they are
         values.end(call.args[0])
         values.suppose(call.args[1])
-    elif not kind.repeatable:  # somebody else's op, which may write what it does not say
+    elif not kind.repeatable:  # a user's op, which may write what its schema does not say
         values.end([*call.operands, *fresh])
     elif kind.resizes or (all(is_number(tensor.dtype) for tensor in outs) and not all(map(values.sure, call.read))):
         values.end(call.written)
@@ -46,7 +47,7 @@ def follow(values: KnownValues, call: Call) -> None:
 
 
 class HostCall:
-    """A call, and what it makes on the host.
+    """Repeats a call on the host with what is known of its operands.
 
     Parameters
     ----------
@@ -65,19 +66,19 @@ class HostCall:
         self.mine: dict[int, Host] = {}  # operands on the host, by those that they stand for
 
     def run(self) -> None:
-        """Compute all elements, or where that is too much the one that all are; one of `FAILS` where neither does."""
+        """Compute all elements, or where they are too many one for all; raise one of `FAILS` where neither works."""
         if all(map(fits, self.call.operands)) and all(map(is_small, (*self.fresh, *self.call.written))):
             self._whole()
         elif self.call.func.overloadpacket in PICKS:
             table = self.call.operands[0]
-            self.values.keep_each(self.fresh[0], _there(self.values.each(table)), self.values.doubt(table))
+            self.values.keep_each(self.fresh[0], _known(self.values.each(table)), self.values.doubt(table))
         elif not self.call.kind.rng and (is_elementwise(self.call.func) or self.call.func.overloadpacket in SUMS):
             self._of_one()
         else:
             raise ValueError("too large")
 
     def _numbers(self) -> dict[int, float]:
-        """What operands are supposed to be of which nothing is known; the same where the storage is."""
+        """The number that each unknown operand is supposed to be; the same for operands of one storage."""
         found, place = dict[int, float](), dict[int, float]()
         for operand in self.call.operands:
             if is_number(operand.dtype):
@@ -87,7 +88,7 @@ class HostCall:
                 and operand.numel()
                 and any(operand is read for read in self.call.read)
             ):
-                raise ValueError("whole numbers that nobody knows")
+                raise ValueError("whole numbers that are not known")
             else:
                 found[id(operand)] = 0
         return found
@@ -155,24 +156,25 @@ class HostCall:
         if cell is None or (known is None and not overwritten):
             raise ValueError("what is written in part is not known")
         if known is None or known.bytes is None:
-            made = self.values.room(cell)
+            made = self.values.allocate(cell)
             if known is not None and known.each is not None:
-                torch.empty(0, dtype=known.each.dtype).set_(_there(made)).fill_(known.each)
+                torch.empty(0, dtype=known.each.dtype).set_(_known(made)).fill_(known.each)
             known = Known(made, None, self.doubt if known is None else known.doubt)
         known.doubt = self.doubt if overwritten else max(self.doubt, known.doubt)
         cell.values = known
-        return beside(tensor, _there(known.bytes))
+        return beside(tensor, _known(known.bytes))
 
 
-def _there(found: Any) -> Any:
-    if found is None:
-        raise ValueError("not known, or no room for it")
-    return found
+def _known(value: Any) -> Any:
+    """A value that is not None; ValueError else, which ends the computation."""
+    if value is None:
+        raise ValueError("not known, or too large to be kept")
+    return value
 
 
 @contextmanager
 def as_device() -> Iterator[None]:
-    """Let what is drawn come from the device's generator, and the host's be as if nothing had been."""
+    """Draw random numbers from the device's generator, and leave the host's as it was."""
     here, device = torch.default_generator, torch.cuda.default_generators[0]
     before = _GENERATOR.get_state(here)
     _GENERATOR.set_state(here, _GENERATOR.get_state(device))
@@ -184,7 +186,7 @@ def as_device() -> Iterator[None]:
 
 
 def mapped(value: Any, host: Callable[[torch.Tensor], Host]) -> Any:
-    """An argument with tensors of the host in it, where they were of no device."""
+    """A (nested) argument with tensors of the host in the place of those on `meta`."""
     if isinstance(value, torch.Tensor):
         return host(value) if value.is_meta else value
     if isinstance(value, torch.device):

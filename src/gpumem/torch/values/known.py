@@ -12,16 +12,16 @@ from typing import TypeAlias
 
 from gpumem.torch.internals import torch
 
-# Bytes up to which a storage has its own beside it. Of numbers: tables and scalars, for which programs ask. Of whole
-# numbers: masks and lengths too, as large as a batch, of 256 sequences of 1,024 at 8 bytes each. Not tuned.
+# Bytes up to which the values of a storage are kept on the host. Of floats: tables and scalars, which programs read. Of
+# whole numbers: masks and lengths too, as large as a batch, of 256 sequences of 1,024 at 8 bytes each. Not tuned.
 NUMBERS, WHOLE = 64 * 2**10, 2 * 2**20
-ALL = 64 * 2**20  # of all storages together
+ALL = 64 * 2**20  # bytes of all storages together; not tuned
 META, HOST = "meta", torch.device("cpu")
 Host: TypeAlias = torch.Tensor  # one that has its values
 
 
 class Doubt(IntEnum):
-    """Whether values follow from the program alone; or from what was told to be assumed; or what is simply supposed."""
+    """How sure values are: they follow from the program alone, from a user's assumption, or are supposed by us."""
 
     NONE, TOLD, SUPPOSED = range(3)
 
@@ -36,7 +36,7 @@ class Known:
 
 
 def is_number(dtype: torch.dtype) -> bool:
-    """Whether a type is not of whole numbers."""
+    """Whether a type is a float or complex one."""
     return bool(dtype.is_floating_point or dtype.is_complex)
 
 
@@ -71,7 +71,7 @@ def beside(tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def unit(tensor: torch.Tensor, each: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the host with one element, and as many dimensions as `tensor`: types are promoted as of `tensor`."""
+    """Return a host tensor of one element with as many dimensions as `tensor`, so that types are promoted alike."""
     return each.to(tensor.dtype, copy=True).reshape([1] * tensor.dim())
 
 

@@ -1,4 +1,4 @@
-"""The account of what is known of the storages of a capture; what is written by something unknown is no longer."""
+"""What is known of the storages of a capture; a write by an op that cannot be followed ends that."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class KnownValues:
         return self.doubt(tensor) is Doubt.NONE
 
     def read(self, tensor: torch.Tensor) -> Host | None:
-        """Return a tensor as it is on the host, expanded where it is one number over and over; None of an unknown."""
+        """Return a tensor's values on the host, expanded where all are one number; None where they are not known."""
         with hidden_from_modes():
             known = self.known(tensor)
             if known is not None and known.bytes is not None:
@@ -73,7 +73,7 @@ class KnownValues:
     # what becomes known, or no longer is
 
     def given(self, tensor: torch.Tensor, host: Host, doubt: Doubt = Doubt.NONE) -> None:
-        """Note what a tensor is, that has a storage of its own; what is too much is not kept."""
+        """Note the values of a tensor that has a storage of its own; those that are too large are not kept."""
         with hidden_from_modes():
             self.keep(tensor, host.detach(), doubt)
 
@@ -83,7 +83,7 @@ class KnownValues:
         if not cells or host.dtype != tensor.dtype or host.size() != tensor.size():
             return
         if is_small(tensor):
-            made = self.room(cells[0])
+            made = self.allocate(cells[0])
             if made is not None:
                 beside(tensor, made).copy_(host)
             cells[0].values = None if made is None else Known(made, None, doubt)
@@ -100,10 +100,10 @@ class KnownValues:
         if covers(tensor):
             cell.values = Known(None, each.clone(), doubt)
         elif (before := cell.values) is None or before.each is None or not bool(before.each == each):
-            cell.values = None  # of two numbers
+            cell.values = None  # its elements are two numbers now
 
-    def room(self, cell: Cell) -> torch.UntypedStorage | None:
-        """A storage of the host, of zeros and as large as another one; None where all have too much by now."""
+    def allocate(self, cell: Cell) -> torch.UntypedStorage | None:
+        """Return a storage of the host, of zeros and as large as a cell; None where all together would exceed `ALL`."""
         if self.held + cell.size > ALL:
             return None
         made = torch.zeros(cell.size, dtype=torch.uint8, device=HOST).untyped_storage()
@@ -115,18 +115,18 @@ class KnownValues:
         self.held -= size
 
     def end(self, written: Sequence[torch.Tensor]) -> None:
-        """Know no longer what has been written."""
+        """Forget the values of tensors that have been written."""
         for tensor in written:
             if tensor.layout is torch.strided and (cell := self.storages.known(tensor)) is not None:
                 cell.values = None
 
     def suppose(self, tensor: torch.Tensor) -> None:
-        """Take what is known of a tensor for supposed from now on."""
+        """Mark what is known of a tensor as supposed from now on."""
         if (known := self.known(tensor)) is not None:
             known.doubt = Doubt.SUPPOSED
 
     def made_by(self, name: str, outs: list[torch.Tensor]) -> None:
-        """Note what wrote a single element, which the host may ask for."""
+        """Note the op that wrote a single element, to name it where the host asks for the value."""
         for tensor in outs:
             if tensor.numel() == 1 and (cell := self.storages.known(tensor)) is not None:
                 cell.source = name
