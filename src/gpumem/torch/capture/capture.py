@@ -51,8 +51,9 @@ def capture(
     batch : int, optional
         Handed on to `make`.
     iterations, warmup : int
-        How many iterations are recorded, and how many of them go before. The last one is the trace; what it holds from
-        the one before is told from that one, so both must do the same (of one recorded iteration, that is not checked).
+        How many iterations are recorded, and how many of them go before. The last one is the trace; what it holds
+        from the one before is known from that one, so both must do the same (with one recorded iteration, that is not
+        checked).
     chunk : int or str, optional
         Bytes, or a text such as `"64MiB"`: calls on all tensors of an optimizer (`_foreach_*`, `_fused_*`) run, and are
         recorded, as ops that touch at most so much each, or one parameter's tensors; see `foreach_chunks.pieces`. Every
@@ -148,35 +149,41 @@ def record(
     if isinstance(make, TrainingScript):
         make.check(device, batch)
     whole = isinstance(make, TrainingScript)
-    with alone(CaptureMode.alone), _world(device, in_bytes(chunk), assume, timed, whole_script=whole) as mode:
+    with alone(CaptureMode.alone), _environment(device, in_bytes(chunk), assume, timed, whole_script=whole) as mode:
         if isinstance(make, TrainingScript):
             return recorded(make, mode, warmup, iterations, name)
         with mode:
             step = made(make, device, batch)
         bounds = [_iteration(mode, step, k) for k in range(warmup + iterations)]
-        return cut(mode.recorder, bounds, name or name_of(make), iterations > 1, mode.assumptions.found)
+        return cut(
+            mode.recorder,
+            bounds,
+            name or name_of(make),
+            alike=iterations > 1,
+            assumptions=mode.assumptions.found,
+        )
 
 
 @contextmanager
-def _world(
+def _environment(
     device: str, chunk: int | None, assume: str | None, timed: bool, *, whole_script: bool = False
 ) -> Iterator[CaptureMode]:
-    """What a step runs in, and who watches it: the device, hooks, no garbage collection in the middle."""
+    """The execution environment of a step that is recorded: the device, hooks, no garbage collection in the middle."""
     mode = CaptureMode(device, StepContext(), stopwatch(device, host=timed), chunk, assume)
-    with ExitStack() as world:
+    with ExitStack() as environment:
         if device == "meta":
-            world.enter_context(fake_cuda())
+            environment.enter_context(fake_cuda())
         if device != "cpu":
-            world.enter_context(elsewhere(device, mode.step_context, mode.values, whole_script=whole_script))
-        world.enter_context(refusing())
-        world.enter_context(mode.step_context.followed())
+            environment.enter_context(elsewhere(device, mode.step_context, mode.values, whole_script=whole_script))
+        environment.enter_context(refusing())
+        environment.enter_context(mode.step_context.followed())
         if gc.isenabled():
             gc.disable()
-            world.callback(gc.enable)
+            environment.callback(gc.enable)
         if not gc.get_freeze_count():  # what is there already is no garbage of the step: PyTorch is a tenth of a second
             gc.collect()
             gc.freeze()
-            world.callback(gc.unfreeze)
+            environment.callback(gc.unfreeze)
         yield mode
 
 

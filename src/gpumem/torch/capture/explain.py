@@ -13,9 +13,9 @@ from gpumem.torch.capture.by_backend import ALSO, COUNTER, FORMS, FROM_HOST, LIS
 from gpumem.torch.capture.op_lists import ComparedOp
 from gpumem.torch.step.step_context import OPTIMIZER
 
-NUMBER = 8  # bytes of a value that Python or an optimizer keeps on the host
+NUMBER = 8  # bytes of a number that Python or an optimizer keeps on the host, at most: an int64 or a float64
 COPIES = frozenset({"_to_copy", "copy_"})
-AT_ONCE = "_foreach_"
+AT_ONCE = "_foreach_"  # the prefix of ops on lists of tensors
 Group = tuple[str, str]  # phase, module
 Unit = tuple[list[int], list[int]]  # ops of the device's list, and of the host's
 
@@ -85,7 +85,7 @@ def explain(device: Unmatched, host: Unmatched) -> list[ByBackend]:
             beside[form][group[0]] += len(found) if form.around else 0
     for form, phases in beside.items():
         for phase, count in phases.items():
-            rows[form.what, form.why] += _taken(device, host, _beside(form, phase, count, device, host))
+            rows[form.what, form.why] += _taken(device, host, _beside(form, phase, count, device=device, host=host))
     return [
         ByBackend(what, why, len(units), *(tuple(sorted(i for unit in units for i in unit[k])) for k in (0, 1)))
         for (what, why), units in rows.items()
@@ -111,7 +111,7 @@ def _units(form: Form, device: Unmatched, host: Unmatched, group: Group) -> Iter
             yield there, instead
 
 
-def _beside(form: Form, phase: str, count: int, device: Unmatched, host: Unmatched) -> Iterator[Unit]:
+def _beside(form: Form, phase: str, count: int, *, device: Unmatched, host: Unmatched) -> Iterator[Unit]:
     """What may stand beside so many units of a form, on either side, anywhere in the phase."""
     for which, side in enumerate((device, host)):
         budget = {name: most * count for name, (_, most) in amounts(form.around).items()}

@@ -26,7 +26,9 @@ from gpumem.torch.step.workload import WorkloadError
 PATIENCE = 16
 # Iterations without two alike in a row, as of batches padded to their longest text, before one is taken; not tuned.
 UNLIKE = 9
-IRREGULAR = 20  # steps, times the optimizers, times the iterations asked for, without a pattern; not tuned
+# Steps, times the optimizers, times the iterations asked for, after which a script without a pattern is given up: not
+# tuned.
+IRREGULAR = 20
 
 
 def period(order: Sequence[int], needed: Set[int], times: int) -> int:
@@ -137,7 +139,9 @@ class Iterations:
         if any(lo == hi for lo, hi in bounds):
             self.stop("an optimizer steps, and no op ran on a GPU; it has to train on 'cuda'")
         try:
-            self.captured = cut(recorder, bounds[1 - self.count :], self.name, self.alike, assumptions)
+            self.captured = cut(
+                recorder, bounds[1 - self.count :], self.name, alike=self.alike, assumptions=assumptions
+            )
         except WorkloadError as error:
             if len(bounds) < UNLIKE:
                 return

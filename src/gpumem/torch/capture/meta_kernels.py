@@ -18,8 +18,8 @@ FUSED = [
     for name in ("_fused_sgd_", "_fused_adagrad_", "_fused_adam_", "_fused_adamw_")
     for of in ("", ".tensor_lr")
 ]
-ALIGNED = 16  # bytes: what rows of a grouped product begin at
-MEAN = 1  # of reductions, as ATen counts them
+ALIGNED = 16  # bytes: rows of a grouped product begin at multiples, as in ATen
+MEAN = 1  # ATen's number of the reduction to a mean
 WHOLE = (
     "mse_loss",
     "smooth_l1_loss",

@@ -154,7 +154,9 @@ class OpRecorder:
             self.step_context.in_place(call.func, call.args, call.kwargs, self.node.get(operands[0])) if grows else ""
         )
         called = signature_of(call.args, call.kwargs) if self.recording else ""
-        self._begun = _Begun(name or kind.name, reads, writes, amount(call.read) + amount(call.written), called)
+        self._begun = _Begun(
+            name or kind.name, reads, writes, moved=amount(call.read) + amount(call.written), signature=called
+        )
 
     def after(self, call: Call) -> None:
         """Write down an op that has run, and what it returned."""
@@ -237,8 +239,8 @@ class OpRecorder:
 
     def tensor_of(self, block: int) -> tuple[int, Any, str]:
         """Bytes, shape and dtype of a block."""
-        mine = self.recorder._blocks[block]
-        return mine.size, mine.shape, mine.dtype
+        own = self.recorder._blocks[block]
+        return own.size, own.shape, own.dtype
 
     def touched(self, name: str, storages: Iterable[torch.UntypedStorage]) -> None:
         """Record an op of no kernel that reads some storages, those of them that were seen before."""

@@ -62,9 +62,8 @@ class FlowNetwork:
         return [self.names[vertex] for vertex in tails[crosses].tolist() if vertex != self.source]
 
 
-# Dinic, "Algorithm for solution of a problem of maximum flow" (1970): each phase finds the distances to the sink over arcs
-# with capacity left, then pushes along shortest paths until none is left; each phase makes the distance larger, so there
-# are at most as many as vertices.
+# Dinic's algorithm: each phase finds the distances to the sink over arcs with capacity left, then pushes along shortest
+# paths until none is left. The distance grows with each phase, so there are at most as many as vertices.
 @jit
 def _flow(first: I64, arcs: I64, to: I64, left: I64, source: int, sink: int, behind: NDArray[np.bool_]) -> int:
     """Push flow until none is left; mark in `behind` what can still reach the sink. `left` has capacities left."""

@@ -116,7 +116,7 @@ class StepContext:
         return FORWARD if self.entered else ARRIVAL
 
     def _forward(self) -> str:
-        """Return the module whose forward pass runs, and note that the newest backward node, made before its op, is of it."""
+        """Return the module whose forward pass runs; note that the newest backward node (made before its op) is its."""
         module = self.stack[-1] if self.stack else ""
         if not self.optimizing:
             self.by_node.setdefault(next_sequence_number() - 1, module)
