@@ -18,7 +18,7 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.planners import planner_of
 from gpumem.torch.internals import torch
 from gpumem.torch.run.engines import POINTERS, Engine, OnHost
-from gpumem.torch.run.managed_run import DEVICE, HOST, Managed
+from gpumem.torch.run.managed_run import DEVICE, HOST, Managed as Managed
 from gpumem.torch.run.on_cuda import LIKE, Gpu, OnCuda, advice, machine_of
 from gpumem.torch.run.on_demand import DtrEvictor
 from gpumem.torch.step.foreach_chunks import in_bytes
