@@ -31,7 +31,7 @@ from gpumem.base.units import human, human_ns, percent
 from gpumem.torch import LimitError, ManagedReport, managed, record
 from gpumem.torch.capture.capture_mode import CaptureMode
 from gpumem.torch.capture.captured import cut
-from gpumem.torch.step.step_context import Scene
+from gpumem.torch.step.step_context import StepContext
 from gpumem.trace import Buffers, Ops
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
@@ -163,8 +163,8 @@ def recorded(training: Training, step: Callable[[], object]) -> Trace:
         return record(lambda: step, "cpu", name=training.peer.name).trace
     from benchmarks.speed._compiled import watched  # here, as it takes seconds
 
-    mode, bounds = CaptureMode("cpu", Scene()), []
-    with mode.scene.followed(), watched(mode):
+    mode, bounds = CaptureMode("cpu", StepContext()), []
+    with mode.step_context.followed(), watched(mode):
         for _ in range(3):
             gc.collect()
             lo = mode.recorder.begin()

@@ -16,7 +16,7 @@ import pytest, torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 def managed():
-    return any(type(mode).__name__ == "Within" for mode in _get_current_dispatch_mode_stack())
+    return any(type(mode).__name__ == "LimitMode" for mode in _get_current_dispatch_mode_stack())
 
 def test_passes(tmp_path):
     assert torch.ones(3).sum() == 3

@@ -87,7 +87,7 @@ def uses(text: str, ours: frozenset[str] = frozenset()) -> set[str]:
     [
         ("import torch._guards", {"import torch"}),
         ("from torch._guards import TracingContext", {"import torch"}),
-        ("from gpumem.torch.internals import C, _pop_mode, quietly", {"C", "_pop_mode"}),
+        ("from gpumem.torch.internals import C, _pop_mode, hidden_from_modes", {"C", "_pop_mode"}),
         ("torch._C._dispatch(x)", {"torch._C", "_dispatch"}),
         ("x._nr, x._cdata, self._mine, other._ours, torch._ours", {"_nr", "_ours"}),
         ("aten._to_copy, aten._other, torch.ops.aten._softmax, x._softmax", {"_other", "_softmax"}),

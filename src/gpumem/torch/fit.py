@@ -30,8 +30,8 @@ from gpumem.torch.step.workload import Make, WorkloadError, name_of
 from gpumem.trace import Trace
 from gpumem.trace.batch import largest as largest_of
 
-EACH = 4.0  # seconds of planning at one batch, while the largest is looked for
-START = 32  # where the search for it begins, where `make` does not say
+EACH = 4.0  # seconds of planning at one batch, while the largest is searched for; not tuned
+START = 32  # the batch at which that search begins, where `make` has no default; not tuned
 
 
 @strict

@@ -21,8 +21,8 @@ from gpumem.torch.values.assumed import Assumption
 from gpumem.trace import UNKNOWN, Trace
 from gpumem.trace.batch import MOST, step_at
 
-WIDTH = 26
-SAID = 5  # assumptions
+WIDTH = 26  # columns of a label in the report
+LISTED = 5  # assumptions that a report lists; not tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Largest:
     failed: tuple[str, ...] = ()
 
 
-SECONDS = 8.0  # of planning, where nobody says
+SECONDS = 8.0  # of planning by default; not tuned
 # Times the seconds of a search that found nothing: what to try next, up to that many; not tuned.
 LONGER, LONGEST = 8, 600.0
 
@@ -81,7 +81,7 @@ class Fit(Shown):
     sizable : bool
         Whether `make` takes a batch.
     assumptions : tuple of Assumption
-        What the step asked of values that nobody knows without running, and what it was answered.
+        What the step asked of values that are not known without running it, and what it was answered.
     """
 
     trace: Trace
@@ -149,7 +149,7 @@ class Fit(Shown):
 
     @property
     def _has(self) -> str:
-        if self.limit == self._room:
+        if self.limit == self._headroom:
             return f"{self.machine.name} has {human(self.limit)}"
         return f"the limit is {human(self.limit)}"
 
@@ -196,9 +196,9 @@ class Fit(Shown):
 
     def _assumed(self) -> Iterator[str]:
         """The answers that were assumed; the first few, as many of them come of one line of a program."""
-        for k, one in enumerate(self.assumptions[:SAID]):
+        for k, one in enumerate(self.assumptions[:LISTED]):
             yield f"{'' if k else 'assumed':{WIDTH}}{one}"
-        if (more := len(self.assumptions) - SAID) > 0:
+        if (more := len(self.assumptions) - LISTED) > 0:
             yield f"{'':{WIDTH}}and {more} more: see --json"
 
     def _lines(self) -> Iterator[str]:
@@ -272,7 +272,7 @@ class Fit(Shown):
         command = ["gpumem", "fit", *where, "--machine", self.machine.name]
         sized = [] if self.batch is None else ["--batch", str(self.batch)]
         bound = [] if self.overhead is None else ["--overhead", f"{self.overhead * 100:g}%"]
-        limit = [] if self.limit == self._room else ["--limit", _typed(self.limit)]
+        limit = [] if self.limit == self._headroom else ["--limit", _typed(self.limit)]
         told = [] if self.seconds == SECONDS else ["--seconds", f"{self.seconds:g}"]
         if self.fits and self.sizable and self.largest is None and written is None:
             return typed(*command, *limit, *bound, "--largest")
@@ -287,7 +287,7 @@ class Fit(Shown):
         if self.needs <= self.limit and self._longer <= LONGEST:
             return typed(*command, *sized, *limit, *bound, "--seconds", f"{self._longer:g}")
         pool = self.limit if self.least is None else self.least.pool or 0
-        if pool <= self._room:
+        if pool <= self._headroom:
             return typed(*command, *sized, "--limit", _typed(pool), *bound, *told)
         if larger := [m for m in PRESETS.values() if m.available - self.context >= pool]:
             command[-1] = min(larger, key=lambda m: m.capacity).name
@@ -295,7 +295,7 @@ class Fit(Shown):
         return typed(*command, *limit, *bound, *(["--largest"] if self.sizable else ["--workspaces", "none"]))
 
     @property
-    def _room(self) -> int:
+    def _headroom(self) -> int:
         """What the machine has beside the context."""
         return self.machine.capacity - self.context
 
@@ -330,8 +330,8 @@ class Fit(Shown):
         return replace(self, **changes)
 
 
-def _line(what: str, value: str, told: str) -> str:
-    return f"{what:{WIDTH}}{value:>12}  {told}".rstrip()
+def _line(what: str, value: str, note: str) -> str:
+    return f"{what:{WIDTH}}{value:>12}  {note}".rstrip()
 
 
 def _steps(batch: int) -> str:

@@ -25,8 +25,8 @@ from gpumem.trace import Trace
 DEVICES = ("cpu", "cuda")
 SIDE = 1024  # rows and columns of the product that tells the rate; its three matrices fill most of an L2 of 16 MiB
 LARGE = 2**26  # bytes of the copy that tells the bandwidth: beyond the caches of most machines
-TIMES = 9  # repetitions; the fastest counts for rates, the median for what an op of nothing takes
-SMALL = 200  # ops of nothing
+TIMES = 9  # repetitions; the fastest counts for rates, the median for the time of an op of one element; not tuned
+SMALL = 200  # ops of one element that are timed; not tuned
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -38,7 +38,7 @@ class MeasuredStep(Shown):
     trace : Trace
         Durations are medians over the iterations.
     iteration_ns : int
-        How long an iteration takes with nobody watching, the median.
+        How long an iteration takes without a recorder, the median.
     """
 
     trace: Trace

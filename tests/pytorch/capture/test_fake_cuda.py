@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 from torch.utils.checkpoint import checkpoint
 
 from gpumem.torch import capture
-from gpumem.torch.capture.fake_cuda import as_cuda
+from gpumem.torch.capture.fake_cuda import fake_cuda
 from gpumem.torch.capture.one_gpu import there
 from tests.pytorch.nets import OPTIMIZERS
 
@@ -152,7 +152,7 @@ def accelerated_seeds() -> None:
         assert [seed_of(state) for state in random.get_rng_state_all()] == [13]
 
 
-ASKS: list[Callable[[], None]] = [
+QUESTIONS: list[Callable[[], None]] = [
     ranges,
     states,
     seeds,
@@ -183,7 +183,7 @@ def asking(ask: Callable[[], None]) -> Callable[[], Callable[[], None]]:
     return make
 
 
-@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize("ask", QUESTIONS)
 def test_what_a_step_asks_of_a_gpu_is_answered_as_by_one(ask: Callable[[], None]) -> None:
     before = torch.get_rng_state()
     try:
@@ -238,7 +238,7 @@ def spied() -> dict[tuple[str, str], object]:
     return {(module.__name__, name): value for module in modules for name, value in vars(module).items()}
 
 
-@pytest.mark.parametrize("world", [as_cuda, there])
+@pytest.mark.parametrize("world", [fake_cuda, there])
 def test_afterwards_all_is_as_before(world: Any) -> None:
     capture(asking(accelerated))  # what is imported once is
     before = spied()
@@ -360,6 +360,6 @@ def test_a_product_by_groups_is_as_large_as_on_the_host(
     x, y = torch.randn(a), torch.randn(b)
     offs = None if ends is None else torch.tensor(ends, dtype=torch.int32)
     host = torch._grouped_mm(x, y, offs)
-    with as_cuda():
+    with fake_cuda():
         mine = torch._grouped_mm(x.to("meta"), y.to("meta"), None if offs is None else offs.to("meta"))
     assert (mine.shape, mine.stride(), mine.dtype) == (host.shape, host.stride(), host.dtype)

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gpumem.simulator.machine import Machine
 from gpumem.torch import capture, fit, record
-from gpumem.torch.capture.fake_cuda import as_cuda
+from gpumem.torch.capture.fake_cuda import fake_cuda
 from gpumem.torch.capture.one_gpu import ANSWERS, ANSWERS_OF, MEMORY, STILL, Still, there
 from gpumem.torch.internals.redirected import BY_DEVICE, of_families
 from tests.pytorch.nets import OPTIMIZERS
@@ -59,7 +59,7 @@ def arguments(function: Callable[..., Any]) -> Iterator[Any]:
 @pytest.mark.parametrize("module", sorted(FUNCTIONS))
 def test_what_is_public_touches_no_driver(module: str, no_driver: None) -> None:
     failed = {}
-    with as_cuda():
+    with fake_cuda():
         for name in FUNCTIONS[module]:
             function = found(name)
             try:

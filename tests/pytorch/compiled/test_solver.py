@@ -14,7 +14,7 @@ from torch._functorch import config, partitioners
 from torch.profiler import ProfilerActivity, profile
 
 from gpumem.torch import Solver, solver
-from gpumem.torch.compiled.joint import Joint
+from gpumem.torch.compiled.joint import JointGraph
 from gpumem.torch.compiled.mincut import FlowNetwork
 from gpumem.torch.internals.names import VERSION, later
 from tests.pytorch.compiling import Ran, compiled, eager
@@ -138,7 +138,7 @@ def test_halves_are_cut_and_ordered_as_torch_does(monkeypatch: pytest.MonkeyPatc
     theirs, seen = partitioners.choose_saved_values_set, []
 
     def choose(graph: Any, info: Any, **options: Any) -> Any:
-        saved, joint = theirs(graph, info, **options), Joint(graph, info)
+        saved, joint = theirs(graph, info, **options), JointGraph(graph, info)
         forward, backward, _ = joint.halves(joint.of[node] for node in saved)
         names = [[joint.nodes[i].name for i in half] for half in (forward, backward)]
         seen.append(dict(zip(("forward", "backward"), names)))

@@ -42,7 +42,7 @@ def test_functions_of_extensions_are_known_by_their_signature(monkeypatch: pytes
     }
     monkeypatch.delitem(sys.modules, "kernels")
     assert theirs not in [module for module, _ in extensions()]
-    monkeypatch.setattr("gpumem.torch.run.extensions._made", lambda: 1)
+    monkeypatch.setattr("gpumem.torch.run.extensions._loaded", lambda: 1)
     assert (theirs, "fused") in extensions()  # as `load_inline` leaves it
 
 

@@ -15,7 +15,7 @@ from gpumem.torch import managed
 from gpumem.torch.capture.op_recorder import OpRecorder
 from gpumem.torch.run.engines import OnHost, Swapped
 from gpumem.torch.run.environment import StepEnvironment
-from gpumem.torch.run.output_sizes import Predicted
+from gpumem.torch.run.output_sizes import OutputSizePredictor
 
 STEPS = 7
 WHAT: dict[str, tuple[Any, str, type[Exception]]] = {
@@ -30,7 +30,7 @@ WHAT: dict[str, tuple[Any, str, type[Exception]]] = {
     "the host's memory": (OnHost, "out", MemoryError),
     "the device's memory": (Swapped, "fill", torch.OutOfMemoryError),
     "an allocation": (Swapped, "fill", OSError),
-    "the predictor": (Predicted, "_ask", OSError),
+    "the predictor": (OutputSizePredictor, "_ask", OSError),
 }
 SILENT = {"the predictor"}  # it guesses instead
 CALLS = (1, 2, 5, 11, 23, 47)

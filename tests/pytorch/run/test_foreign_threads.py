@@ -59,7 +59,7 @@ def test_a_thread_may_not_touch_what_is_not_back_yet(monkeypatch: pytest.MonkeyP
             bring(run.memory)
 
         bring = leaving.restore
-        monkeypatch.setattr("gpumem.torch.run.managed.restore", lambda memory: touched())
+        monkeypatch.setattr("gpumem.torch.run.managed_run.restore", lambda memory: touched())
         with managed("64KiB", **HOW) as run:
             pool.submit(lambda: 1).result()
             x = torch.ones(64) * 3

@@ -15,9 +15,9 @@ from gpumem.simulator.machine import Link
 from gpumem.swap import Plan, Recompute
 from gpumem.testing import plans
 from gpumem.torch import managed, record
-from gpumem.torch.run.limit_mode import Within
+from gpumem.torch.run.limit_mode import LimitMode
 from gpumem.torch.run.managed import Managed
-from gpumem.torch.run.recompute import Kept
+from gpumem.torch.run.recompute import RecordedCall
 from tests.pytorch.bits import at_least
 from tests.pytorch.managing import HOW, Lesson, least, taught, trace_of
 from tests.pytorch.programs import WHAT
@@ -85,13 +85,13 @@ def test_a_plan_meets_recipes_that_are_not_its_own(lesson: Programs, percent: in
     """As those of ops before the plan; here of all ops, as if it was never followed."""
     trace = trace_of(lesson)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Within, "_follows", lambda self, i: False)
+        patch.setattr(LimitMode, "_follows", lambda self, i: False)
         same(lesson, part(trace, percent), cold=8, plan=(trace, data.draw(plans(trace))), **DTR)
 
 
 def test_a_plan_makes_nothing_again_of_what_another_recipe_does_not_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan would make y of x, which somebody has written; the recipe that y went by has kept what is between."""
-    monkeypatch.setattr(Within, "_follows", lambda self, i: False)
+    monkeypatch.setattr(LimitMode, "_follows", lambda self, i: False)
     x = torch.rand(64, 64)
 
     def step(between: Any = None) -> torch.Tensor:
@@ -217,7 +217,7 @@ def test_a_long_chain_is_made_again_by_whoever_writes_its_beginning() -> None:
 
 def kept() -> int:
     gc.collect()
-    return sum(isinstance(x, Kept) for x in gc.get_objects())
+    return sum(isinstance(x, RecordedCall) for x in gc.get_objects())
 
 
 @pytest.mark.parametrize("limit", [72, 100])

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpumem.torch import managed
 from gpumem.torch.run.managed import Managed
-from gpumem.torch.run.output_sizes import Predicted
+from gpumem.torch.run.output_sizes import OutputSizePredictor
 from gpumem.torch.step.ops import call_of, tensors
 from tests.pytorch.nets import NETS, OPTIMIZERS, data
 from tests.pytorch.small_runs import HOW, KIB, QUICK
@@ -44,7 +44,7 @@ class Compared(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.predicted = Predicted("cpu")
+        self.predicted = OutputSizePredictor("cpu")
         self.wrong: list[tuple[str, int, int]] = []
         self.ops = 0
 

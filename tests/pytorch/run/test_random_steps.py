@@ -51,9 +51,9 @@ class Bomb(TorchDispatchMode):
         self.left, self.late = at, late
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if kind_of(func).counts:
+        if kind_of(func).may_be_op:
             self.left -= 1
-        hit = self.left == 0 and kind_of(func).counts
+        hit = self.left == 0 and kind_of(func).may_be_op
         if hit and not self.late:
             raise OverflowError("before an op")
         result = func(*args, **(kwargs or {}))

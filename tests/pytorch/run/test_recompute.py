@@ -58,12 +58,12 @@ def test_what_is_made_on_the_way_takes_room_as_well(monkeypatch: pytest.MonkeyPa
     plan = Plan([Recompute(z, after=2, before=4, at=4)])
     needs = []
 
-    class Seen(recompute.Making):
+    class Seen(recompute.StorageRecipe):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             needs.append(self.needs)
 
-    monkeypatch.setattr(recompute, "Making", Seen)
+    monkeypatch.setattr(recompute, "StorageRecipe", Seen)
     with managed("1MiB", device="cpu", plan=(trace, plan)) as run:
         step()
         step()

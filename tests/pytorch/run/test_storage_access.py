@@ -19,7 +19,7 @@ from torch import nn
 
 from gpumem.runtime.residency.environment import Where
 from gpumem.torch import managed
-from gpumem.torch.run.storage_access import LOOKS, READS, WRITES, Reach, methods, reach_of
+from gpumem.torch.run.storage_access import LOOKS, READS, WRITES, ByteAccess, access_of, methods
 from tests.pytorch.small_runs import HOW, away
 
 
@@ -27,13 +27,13 @@ def test_every_method_of_a_storage_is_known() -> None:
     """A canary: a method that a new PyTorch adds keeps the storage on the device until somebody has looked at it."""
     kept = {"_resize_with_addr_", "_set_cdata", "_share_cuda_", "_share_fd_cpu_", "_share_filename_cpu_"}
     kept |= {"_swap_data_ptr_", "data_ptr", "share_memory_"}
-    new = {name for name, how in methods() if how is Reach.KEEPS} - kept
+    new = {name for name, how in methods() if how is ByteAccess.KEEPS} - kept
     assert not new, f"look what these do with a storage's bytes, and put them into LOOKS, READS or WRITES: {new}"
 
 
 def test_a_method_is_in_one_list() -> None:
     assert not (LOOKS & READS or LOOKS & WRITES or READS & WRITES)
-    assert reach_of("of another version") is Reach.KEEPS
+    assert access_of("of another version") is ByteAccess.KEEPS
 
 
 WRITTEN: dict[str, Callable[[torch.UntypedStorage], object]] = {
@@ -230,7 +230,7 @@ def test_the_limit_holds_again_once_a_file_is_written() -> None:
     with managed(1000, **HOW, on_exit="host") as run:
         kept = [torch.full((100,), float(k)) for k in range(3)]
         assert run.memory.held == 800
-        with run._all_there():
+        with run._all_on_device():
             assert run.memory.held == 1200 and [x[0].item() for x in kept] == [0, 1, 2]
         assert run.memory.held == 800 and run.memory.limit == 1000
 

@@ -156,13 +156,13 @@ def test_what_touches_nothing_makes_nothing_but_views() -> None:
     """Forms that write, as `unsafe_split.out`, count whatever they are called."""
     for op in aten_ops():
         schema = op._schema
-        if schema.name not in TOUCHES_NOTHING or kind_of(op).counts:
+        if schema.name not in TOUCHES_NOTHING or kind_of(op).may_be_op:
             continue
         fresh = [r for r in tensors_in(schema.returns) if r.alias_info is None]
         views = ("aten::unsafe_split", "aten::_unsafe_view", "aten::lift", "aten::_nested_tensor_")
         made_of_views = schema.name.startswith(views)
         assert not fresh or made_of_views, schema
-    assert kind_of(torch.ops.aten.unsafe_split.Tensor_out).counts and kind_of(torch.ops.aten.lift.out).counts
+    assert kind_of(torch.ops.aten.unsafe_split.Tensor_out).may_be_op and kind_of(torch.ops.aten.lift.out).may_be_op
 
 
 @pytest.mark.parametrize("name", ["twice_like", "new_zeros", "view", "check", "count"])
@@ -186,13 +186,13 @@ def test_what_is_written_and_not_said_is_known() -> None:
     """Statistics of batch norms over several processes, states of cuDNN's dropout."""
     aten = torch.ops.aten
     for op in (aten.batch_norm_update_stats.default, aten.batch_norm_gather_stats.default, aten._cudnn_rnn.default):
-        named = {op._schema.arguments[i].name for i in kind_of(op).unsaid}
+        named = {op._schema.arguments[i].name for i in kind_of(op).undeclared_positions}
         assert named and named <= {"running_mean", "running_var", "dropout_state"}
     call = call_of(aten.batch_norm_update_stats.default, (X, Y[0], Y[1], 0.1), {}, "cpu")
     assert call is not None and [x is y for x, y in zip(call.written, (Y[0], Y[1]))] and len(call.written) == 2
 
 
 def test_only_pytorchs_own_ops_are_called_again() -> None:
-    assert kind_of(torch.ops.aten.mm.default).recomputable
-    assert not kind_of(OWN.twice_like.default).recomputable
-    assert not kind_of(torch.ops.aten._cudnn_rnn.default).recomputable
+    assert kind_of(torch.ops.aten.mm.default).repeatable
+    assert not kind_of(OWN.twice_like.default).repeatable
+    assert not kind_of(torch.ops.aten._cudnn_rnn.default).repeatable

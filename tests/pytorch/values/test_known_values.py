@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from gpumem.torch import WorkloadError
-from gpumem.torch.capture.capture import _step_contexts
+from gpumem.torch.capture.capture import _environment
 from gpumem.torch.values.known_values import KnownValues
 
 Tensor = torch.Tensor
@@ -162,7 +162,7 @@ def holds(values: KnownValues, x: Tensor, host: Tensor) -> bool:
 def check(program: list[Step]) -> int:
     """Run a program on the host and without a device; return of how many tensors the values are known at the end."""
     hosts = on_host(program)
-    with _step_contexts("meta", None, None, False) as mode, mode:
+    with _environment("meta", None, None, False) as mode, mode:
         torch.manual_seed(5)
         tensors = [torch.nn.Parameter(torch.ones(3).fill_(1)).detach()]
         assert mode.values is not None

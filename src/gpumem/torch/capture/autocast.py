@@ -107,16 +107,22 @@ class Autocast:
             kwargs = {what: mapped(x, cast) for what, x in reversed(kwargs.items())}
             return op(*[mapped(x, cast) for x in reversed(args)][::-1], **kwargs)
 
-    def _cast(self, x: Any, dtype: torch.dtype) -> Any:
-        if not _eligible(x) or x.dtype == dtype:
-            return x
-        weight = dtype == _half() and x.dtype == torch.float32 and x.requires_grad and x.is_leaf and not x._is_view()
+    def _cast(self, tensor: Any, dtype: torch.dtype) -> Any:
+        if not _eligible(tensor) or tensor.dtype == dtype:
+            return tensor
+        weight = (
+            dtype == _half()
+            and tensor.dtype == torch.float32
+            and tensor.requires_grad
+            and tensor.is_leaf
+            and not tensor._is_view()
+        )
         if not (weight and torch.is_autocast_cache_enabled()):
-            return torch.ops.aten.to.dtype(x, dtype)
-        if x not in self.kept:  # with its gradient, whoever asks first
+            return torch.ops.aten.to.dtype(tensor, dtype)
+        if tensor not in self.kept:  # with its gradient, whoever asks first
             with torch.enable_grad():
-                self.kept[x] = torch.ops.aten.to.dtype(x, dtype)
-        return self.kept[x]
+                self.kept[tensor] = torch.ops.aten.to.dtype(tensor, dtype)
+        return self.kept[tensor]
 
 
 @contextmanager
@@ -171,8 +177,10 @@ def _of_cuda(asked: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _eligible(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.is_meta and x.is_floating_point() and x.dtype != torch.float64
+def _eligible(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor) and value.is_meta and value.is_floating_point() and value.dtype != torch.float64
+    )
 
 
 def _half(values: Sequence[Any] = ()) -> torch.dtype:
@@ -184,7 +192,7 @@ def _full(values: Sequence[Any]) -> torch.dtype:
 
 
 def _widest(values: Sequence[Any]) -> torch.dtype:
-    found = [y for x in values for y in (x if isinstance(x, (list, tuple)) else (x,)) if _eligible(y)]
+    found = [operand for x in values for operand in (x if isinstance(x, (list, tuple)) else (x,)) if _eligible(operand)]
     for x in found:
         if x.dtype not in (torch.float32, _half()):
             raise RuntimeError(f"autocast to {_half()}: an operand is {x.dtype}, which PyTorch does not promote")

@@ -11,13 +11,13 @@ from gpumem.base.arguments import at_least, strict
 from gpumem.base.names import one_of
 from gpumem.torch.capture.capture_mode import CaptureMode
 from gpumem.torch.capture.captured import Captured, cut
-from gpumem.torch.capture.fake_cuda import as_cuda
+from gpumem.torch.capture.fake_cuda import fake_cuda
 from gpumem.torch.capture.redirect_device import elsewhere
 from gpumem.torch.capture.script import TrainingScript, recorded
 from gpumem.torch.internals import torch
 from gpumem.torch.step.foreach_chunks import in_bytes
 from gpumem.torch.step.refusals import alone, refusing, uncompiled
-from gpumem.torch.step.step_context import Scene
+from gpumem.torch.step.step_context import StepContext
 from gpumem.torch.step.timing import stopwatch
 from gpumem.torch.step.workload import Make, Step, WorkloadError, blamed, made, name_of
 from gpumem.torch.values.assumed import told
@@ -51,8 +51,9 @@ def capture(
     batch : int, optional
         Handed on to `make`.
     iterations, warmup : int
-        How many iterations are recorded, and how many of them go before. The last one is the trace; what it holds from
-        the one before is told from that one, so both must do the same (of one recorded iteration, that is not checked).
+        How many iterations are recorded, and how many of them go before. The last one is the trace; what it holds
+        from the one before is known from that one, so both must do the same (with one recorded iteration, that is not
+        checked).
     chunk : int or str, optional
         Bytes, or a text such as `"64MiB"`: calls on all tensors of an optimizer (`_foreach_*`, `_fused_*`) run, and are
         recorded, as ops that touch at most so much each, or one parameter's tensors; see `foreach_chunks.pieces`. Every
@@ -148,35 +149,41 @@ def record(
     if isinstance(make, TrainingScript):
         make.check(device, batch)
     whole = isinstance(make, TrainingScript)
-    with alone(CaptureMode.alone), _step_contexts(device, in_bytes(chunk), assume, timed, whole_script=whole) as mode:
+    with alone(CaptureMode.alone), _environment(device, in_bytes(chunk), assume, timed, whole_script=whole) as mode:
         if isinstance(make, TrainingScript):
             return recorded(make, mode, warmup, iterations, name)
         with mode:
             step = made(make, device, batch)
         bounds = [_iteration(mode, step, k) for k in range(warmup + iterations)]
-        return cut(mode.recorder, bounds, name or name_of(make), iterations > 1, mode.assumptions.found)
+        return cut(
+            mode.recorder,
+            bounds,
+            name or name_of(make),
+            alike=iterations > 1,
+            assumptions=mode.assumptions.found,
+        )
 
 
 @contextmanager
-def _step_contexts(
+def _environment(
     device: str, chunk: int | None, assume: str | None, timed: bool, *, whole_script: bool = False
 ) -> Iterator[CaptureMode]:
-    """What a step runs in, and who watches it: the device, hooks, no garbage collection in the middle."""
-    mode = CaptureMode(device, Scene(), stopwatch(device, host=timed), chunk, assume)
-    with ExitStack() as contexts:
+    """The execution environment of a step that is recorded: the device, hooks, no garbage collection in the middle."""
+    mode = CaptureMode(device, StepContext(), stopwatch(device, host=timed), chunk, assume)
+    with ExitStack() as environment:
         if device == "meta":
-            contexts.enter_context(as_cuda())
+            environment.enter_context(fake_cuda())
         if device != "cpu":
-            contexts.enter_context(elsewhere(device, mode.scene, mode.values, whole_script=whole_script))
-        contexts.enter_context(refusing())
-        contexts.enter_context(mode.scene.followed())
+            environment.enter_context(elsewhere(device, mode.step_context, mode.values, whole_script=whole_script))
+        environment.enter_context(refusing())
+        environment.enter_context(mode.step_context.followed())
         if gc.isenabled():
             gc.disable()
-            contexts.callback(gc.enable)
+            environment.callback(gc.enable)
         if not gc.get_freeze_count():  # what is there already is no garbage of the step: PyTorch is a tenth of a second
             gc.collect()
             gc.freeze()
-            contexts.callback(gc.unfreeze)
+            environment.callback(gc.unfreeze)
         yield mode
 
 

@@ -11,7 +11,7 @@ from gpumem.torch.internals import no_function_modes
 from gpumem.torch.step.op_mode import OpMode
 from gpumem.torch.step.ops import Call
 from gpumem.torch.step.refusals import without_values
-from gpumem.torch.step.step_context import Scene
+from gpumem.torch.step.step_context import StepContext
 from gpumem.torch.step.storages import Storages
 from gpumem.torch.step.timing import Timed
 from gpumem.torch.step.workload import line_of
@@ -28,7 +28,7 @@ class CaptureMode(OpMode):
     ----------
     device : str
         Type of the device whose memory is meant.
-    scene : Scene
+    step_context : StepContext
         Tells where in the step an op stands.
     timed : Timed, optional
         Runs the ops that are recorded, and says at the end of an iteration how long they took.
@@ -43,16 +43,16 @@ class CaptureMode(OpMode):
     def __init__(
         self,
         device: str,
-        scene: Scene,
+        step_context: StepContext,
         timed: Timed | None = None,
         chunk: int | None = None,
         assume: str | None = None,
     ) -> None:
         super().__init__(device, chunk)
-        self.scene = scene
+        self.step_context = step_context
         storages = Storages()
-        self.recorder = OpRecorder(storages, device, scene, timed)
-        storages.on_reaped = self.recorder.on_reaped
+        self.recorder = OpRecorder(storages, device, step_context, timed)
+        storages.buried = self.recorder.buried
         self.assumptions = Assumptions(assume)
         self.values = KnownValues(storages) if device == META else None
         self.answers = None if self.values is None else Answers(self.values, self.assumptions, self._place)
@@ -83,7 +83,7 @@ class CaptureMode(OpMode):
 
     @property
     def _module(self) -> str:
-        return self.scene.module or "the step"
+        return self.step_context.module or "the step"
 
     def _place(self) -> str:
         line = line_of(traceback.extract_stack())

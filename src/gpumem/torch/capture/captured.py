@@ -1,4 +1,4 @@
-"""What was recorded of a step, and the iteration cut out of it."""
+"""A recorded step, and the iteration that is cut out of it as a trace."""
 
 from __future__ import annotations
 
@@ -24,36 +24,37 @@ ALIKE = (
 )
 
 
-MADE_IN = {ARRIVAL: INPUT, OPTIMIZER: OPT_TEMP, BACKWARD: ACT_GRAD}  # what is made in a phase; else it depends
+# Kinds of buffers by the phase that makes them; of other phases it depends on when the buffer dies.
+MADE_IN = {ARRIVAL: INPUT, OPTIMIZER: OPT_TEMP, BACKWARD: ACT_GRAD}
 
 
 def check_alike(made: Recording, bounds: list[tuple[int, int]], phases: list[str]) -> None:
-    """Raise unless the last two iterations run the same ops on operands of the same sizes."""
+    """Raise WorkloadError unless the last two iterations run the same ops on operands of the same sizes."""
     (lo, hi), (start, end) = bounds[-2:]
     ops, names = made.ops, made.ops.name
-    n = min(hi - lo, end - start)
-    differ = np.array([names[lo + k] != names[start + k] for k in range(n)], np.bool_)
+    length = min(hi - lo, end - start)
+    differ = np.array([names[lo + position] != names[start + position] for position in range(length)], np.bool_)
     for rows in (ops.reads, ops.writes):
-        differ |= _sizes(made, rows, lo, n) != _sizes(made, rows, start, n)
-    k = first(differ)
-    if k < 0 and hi - lo == end - start:
+        differ |= _sizes(made, rows, lo, length) != _sizes(made, rows, start, length)
+    position = first(differ)
+    if position < 0 and hi - lo == end - start:
         return
     which = len(bounds) - 2
-    if k < 0:
+    if position < 0:
         what = f"{hi - lo} and {end - start} ops"
     else:
-        a, b = (f"{names[i]} ({phases[i]})" for i in (lo + k, start + k))
-        what = f"op {k} is {a} and {b}" if a != b else f"op {k}, {a}, has operands of other sizes"
+        a, b = (f"{names[op]} ({phases[op]})" for op in (lo + position, start + position))
+        what = f"op {position} is {a} and {b}" if a != b else f"op {position}, {a}, has operands of other sizes"
     raise WorkloadError(f"iterations {which} and {which + 1} differ: {what}; {ALIKE}")
 
 
-def _sizes(made: Recording, rows: Csr, lo: int, n: int) -> I64:
-    """One number for the operands' bytes of each op, in their order."""
-    mine = rows.take(np.arange(lo, lo + n))
-    place = np.arange(len(mine.idx)) - np.repeat(mine.ptr[:-1], np.diff(mine.ptr))
-    found = np.zeros(n, np.int64)
-    np.add.at(found, mine.rows(), (made.size[mine.idx] + 1) * (2 * place + 1))
-    return found
+def _sizes(made: Recording, rows: Csr, lo: int, length: int) -> I64:
+    """One number for each op by its operands' sizes in order: the sum of size + 1, times an odd factor by place."""
+    own = rows.take(np.arange(lo, lo + length))
+    place = np.arange(len(own.idx)) - np.repeat(own.ptr[:-1], np.diff(own.ptr))
+    sums = np.zeros(length, np.int64)
+    np.add.at(sums, own.rows(), (made.size[own.idx] + 1) * (2 * place + 1))
+    return sums
 
 
 def carried(alloc: I64, free: I64, lo: int, hi: int) -> I64:
@@ -79,11 +80,11 @@ def split(made: Recording, blocks: I64, lo: int) -> Recording:
         size=made.size[pick],
         alloc=np.append(made.alloc, np.full(len(blocks), lo)),
         free=np.append(free, made.free[blocks]),
-        kind=tuple(made.kind[j] for j in pick),
-        name=tuple(made.name[j] for j in pick),
+        kind=tuple(made.kind[block] for block in pick),
+        name=tuple(made.name[block] for block in pick),
         ops=replace(ops, reads=from_then(ops.reads), writes=from_then(ops.writes)),
-        shape=None if made.shape is None else tuple(made.shape[j] for j in pick),
-        dtype=None if made.dtype is None else tuple(made.dtype[j] for j in pick),
+        shape=None if made.shape is None else tuple(made.shape[block] for block in pick),
+        dtype=None if made.dtype is None else tuple(made.dtype[block] for block in pick),
     )
 
 
@@ -107,7 +108,7 @@ class Captured(Shown):
     notes : tuple of str
         What a reader of the trace should know: what is kept for good, resized storages.
     assumptions : tuple of Assumption
-        What the step asked of values that nobody knows without running, and what it was answered.
+        What the step asked of values that are not known without running it, and what it was answered.
     """
 
     trace: Trace
@@ -127,36 +128,45 @@ class Captured(Shown):
         ns = times.ops_ns(ops, self.recording.size)
         duration = np.where((ops.duration == UNKNOWN) & ~np.isnan(ns), np.rint(np.nan_to_num(ns)), ops.duration)
         recording = replace(self.recording, ops=replace(ops, duration=duration.astype(np.int64)))
-        mine = recording.ops.duration[self.trace.ops.of]
-        return replace(self, recording=recording, trace=replace(self.trace, ops=replace(self.trace.ops, duration=mine)))
+        own = recording.ops.duration[self.trace.ops.of]
+        return replace(self, recording=recording, trace=replace(self.trace, ops=replace(self.trace.ops, duration=own)))
 
 
 def cut(
     recorder: OpRecorder,
     bounds: list[tuple[int, int]],
     name: str,
+    *,
     alike: bool = True,
     assumptions: tuple[Assumption, ...] = (),
 ) -> Captured:
-    """Turn what was watched into a recording, and its last iteration into a trace; see to it that two are `alike`."""
+    """Turn what was recorded into a `Captured`, with the last iteration as its trace; `alike`: compare the last two."""
     made = _made(recorder)
     alloc, free = np.array(recorder.maker, np.int64), made.free.copy()
     lo, hi = bounds[-1]
     if alike:
         check_alike(made, bounds, recorder.phase)
     goes_on = carried(alloc, free, lo, hi)
-    kept, each = _kept(recorder, made, alloc, free, bounds, goes_on)
+    kept, each = _left_behind(recorder, made, alloc=alloc, free=free, bounds=bounds, goes_on=goes_on)
     for block, begin in kept.items():
         free[block] = next(end for start, end in bounds if begin < end) - 1
     kind, names = _kinds(recorder, alloc, free)
     whole = replace(made, alloc=np.where(alloc < 0, BEFORE, alloc), free=free, kind=kind, name=names)
-    recording = split(whole, goes_on, lo).part(0, len(whole.ops))  # without what was gone before the first op
+    recording = split(whole, goes_on, lo).part(0, len(whole.ops))  # without blocks that were freed before the first op
     try:
         trace = recording.iteration(lo, hi, name=name)
     except ValueError as error:
         raise WorkloadError(f"iteration {len(bounds) - 1} cannot be cut out: {error}; {ALIKE}") from error
     notes = _notes(recorder, each, len(bounds) > 1)
-    return Captured(trace, recording, tuple(bounds), tuple(recorder.phase), each, notes, assumptions)
+    return Captured(
+        trace,
+        recording,
+        bounds=tuple(bounds),
+        phases=tuple(recorder.phase),
+        kept=each,
+        notes=notes,
+        assumptions=assumptions,
+    )
 
 
 def cut_alone(
@@ -164,7 +174,7 @@ def cut_alone(
 ) -> Captured:
     """Turn one iteration into a trace, whatever the others are like.
 
-    What crosses one of its ends does so no more: it is there from the beginning, or until the end.
+    A block that crosses one of its ends lives from the beginning, or until the end, instead.
     """
     made, alloc, (lo, hi) = _made(recorder), np.array(recorder.maker, np.int64), bounds
     kind, names = _kinds(recorder, alloc, made.free)
@@ -178,43 +188,53 @@ def cut_alone(
     )
     trace = recording.iteration(0, hi - lo, name=name)
     notes = _notes(recorder, 0, several=True)
-    return Captured(trace, recording, ((0, hi - lo),), tuple(recorder.phase[lo:hi]), 0, notes, assumptions)
+    return Captured(
+        trace,
+        recording,
+        bounds=((0, hi - lo),),
+        phases=tuple(recorder.phase[lo:hi]),
+        kept=0,
+        notes=notes,
+        assumptions=assumptions,
+    )
 
 
 def _made(recorder: OpRecorder) -> Recording:
-    """All that was watched."""
-    recorder.storages.reap()
+    """The recording of all iterations, with durations where they were measured."""
+    recorder.storages.bury()
     made = recorder.recorder.recording()
     made.free[recorder.early] = BEFORE
     return replace(made, ops=replace(made.ops, duration=np.array(recorder.ns, np.int64))) if recorder.ns else made
 
 
-def _kept(
-    recorder: OpRecorder, made: Recording, alloc: I64, free: I64, bounds: list[tuple[int, int]], goes_on: I64
+def _left_behind(
+    recorder: OpRecorder, made: Recording, *, alloc: I64, free: I64, bounds: list[tuple[int, int]], goes_on: I64
 ) -> tuple[dict[int, int], int]:
     """Blocks that the last iteration leaves behind for good, and those like them of earlier ones, with their makers.
 
     Also how many bytes more there are each time: as many as are made, less what was carried over to end here.
     """
     lo, hi = bounds[-1]
-    n = hi - lo
+    length = hi - lo
     leaves = np.flatnonzero((alloc >= lo) & (alloc < hi) & (free == NEVER)).tolist()
     short = np.setdiff1d(np.flatnonzero((free >= lo - 1) & (free < hi) & (alloc < lo)), goes_on)
-    gone = Counter((int(alloc[j]), int(made.size[j])) for j in short)
+    gone = Counter((int(alloc[block]), int(made.size[block])) for block in short)
     stay: dict[int, int] = {}
     more: Counter[tuple[tuple[int, Any, str], str]] = Counter()
-    for j in leaves:
-        partner = (int(alloc[j]) - n, int(made.size[j]))
+    for block in leaves:
+        partner = (int(alloc[block]) - length, int(made.size[block]))
         if gone[partner]:
             gone[partner] -= 1
         else:
-            stay[j] = int(alloc[j])
-            more[recorder.tensor_of(j), made.ops.name[alloc[j]]] += 1
-    more -= Counter((recorder.tensor_of(j), made.ops.name[alloc[j]]) for j in goes_on.tolist())
-    touched = {j for rows in (made.ops.reads, made.ops.writes) for j in rows.idx[rows.ptr[lo] : rows.ptr[hi]].tolist()}
-    for j in np.flatnonzero((alloc >= 0) & (alloc < lo) & (free == NEVER)).tolist():
-        if j not in touched and more[recorder.tensor_of(j), made.ops.name[alloc[j]]]:
-            stay[j] = int(alloc[j])
+            stay[block] = int(alloc[block])
+            more[recorder.tensor_of(block), made.ops.name[alloc[block]]] += 1
+    more -= Counter((recorder.tensor_of(block), made.ops.name[alloc[block]]) for block in goes_on.tolist())
+    touched = {
+        block for rows in (made.ops.reads, made.ops.writes) for block in rows.idx[rows.ptr[lo] : rows.ptr[hi]].tolist()
+    }
+    for block in np.flatnonzero((alloc >= 0) & (alloc < lo) & (free == NEVER)).tolist():
+        if block not in touched and more[recorder.tensor_of(block), made.ops.name[alloc[block]]]:
+            stay[block] = int(alloc[block])
     return stay, sum(count * tensor[0] for (tensor, _), count in more.items())
 
 
@@ -234,8 +254,8 @@ def _kinds(recorder: OpRecorder, alloc: I64, free: I64) -> tuple[tuple[str, ...]
 
 def _first_backward(phase: list[str]) -> list[int]:
     """For each op, the first backward op after it."""
-    at = np.where([one == BACKWARD for one in phase], np.arange(len(phase)), len(phase))
-    return list(np.minimum.accumulate(at[::-1])[::-1].tolist())
+    backward = np.where([name == BACKWARD for name in phase], np.arange(len(phase)), len(phase))
+    return list(np.minimum.accumulate(backward[::-1])[::-1].tolist())
 
 
 def _notes(recorder: OpRecorder, kept: int, several: bool) -> tuple[str, ...]:

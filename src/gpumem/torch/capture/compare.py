@@ -20,7 +20,8 @@ from gpumem.torch.step.workload import Make, WorkloadError, name_of
 from gpumem.trace import Trace
 from gpumem.trace.kinds import PARAM
 
-ROWS = 20  # of modules that a report shows; not tuned
+ROWS = 20  # modules in a report; not tuned
+NAMED = 4  # ops in a cell of a report; not tuned
 HOST = "cpu"
 
 
@@ -101,8 +102,8 @@ class CaptureComparison(Shown):
             where = f" in {first.module}" if first.module else ""
             return f"parts at op {first.at} ({first.phase}{where})"
         if not self.agrees:
-            (mine, _), (theirs, _) = self._parameters
-            return f"{mine} parameters, {theirs} on the host" if mine != theirs else "parameters of other sizes"
+            (own, _), (hosts, _) = self._parameters
+            return f"{own} parameters, {hosts} on the host" if own != hosts else "parameters of other sizes"
         return "equal but for what differs by backend" if self.by_backend else "equal"
 
     def answer(self) -> str:
@@ -120,22 +121,28 @@ class CaptureComparison(Shown):
             "same": self.same,
             **{
                 side: {
-                    "ops": t.n,
-                    "peak_live_bytes": t.peak_live_bytes,
-                    **dict(zip(("parameters", "parameter_bytes"), parameters(t))),
+                    "ops": trace.n,
+                    "peak_load": trace.peak_load,
+                    **dict(zip(("parameters", "parameter_bytes"), parameters(trace))),
                 }
-                for side, t in sides.items()
+                for side, trace in sides.items()
             },
             "by_backend": [
-                {"what": r.what, "why": r.why, "units": r.units, "device": [*r.device], "host": [*r.host]}
-                for r in self.by_backend
+                {
+                    "what": form.what,
+                    "why": form.why,
+                    "units": form.units,
+                    "device": [*form.device],
+                    "host": [*form.host],
+                }
+                for form in self.by_backend
             ],
             "partings": [
                 {
-                    **{"module": p.module, "phase": p.phase, "at": p.at, "order": p.order},
-                    **{"device": dict(p.device), "host": dict(p.host), "sizes": dict(p.sizes)},
+                    **{"module": parting.module, "phase": parting.phase, "at": parting.at, "order": parting.order},
+                    **{"device": dict(parting.device), "host": dict(parting.host), "sizes": dict(parting.sizes)},
                 }
-                for p in self.partings
+                for parting in self.partings
             ],
             "notes": [*self.device.notes],
         }
@@ -145,42 +152,42 @@ class CaptureComparison(Shown):
         parts = [self.answer(), columns([*self._figures()])]
         if self.by_backend:
             parts.append("by backend, as expected\n" + columns([*self._expected()]))
-            parts.append("\n".join(dict.fromkeys(f"  {r.what}: {r.why}" for r in self.by_backend)))
+            parts.append("\n".join(dict.fromkeys(f"  {form.what}: {form.why}" for form in self.by_backend)))
         if self.partings:
             parts.append("to be looked at\n" + columns([*self._parted()]))
         return "\n\n".join(parts)
 
     def _figures(self) -> Iterator[list[str]]:
-        mine, theirs = self.device.trace, self.host.trace
+        own, hosts = self.device.trace, self.host.trace
         yield ["", "device", "host"]
-        yield ["  ops", str(mine.n), str(theirs.n)]
+        yield ["  ops", str(own.n), str(hosts.n)]
         yield ["  of them the same", str(self.same), str(self.same)]
-        yield ["  peak live bytes", human(mine.peak_live_bytes), human(theirs.peak_live_bytes)]
+        yield ["  peak live bytes", human(own.peak_load), human(hosts.peak_load)]
         yield ["  parameters", *(f"{count}: {human(size)}" for count, size in self._parameters)]
 
     def _expected(self) -> Iterator[list[str]]:
         yield ["  what", "times", "device's ops", "host's ops"]
-        for r in self.by_backend:
-            yield [f"  {r.what}", str(r.units), str(len(r.device)), str(len(r.host))]
+        for form in self.by_backend:
+            yield [f"  {form.what}", str(form.units), str(len(form.device)), str(len(form.host))]
 
     def _parted(self) -> Iterator[list[str]]:
         yield ["  module", "phase", "op", "device only", "host only", "other sizes", "other order"]
-        for p in self.partings[:ROWS]:
-            told = (_told(p.device), _told(p.host), _told(p.sizes), str(p.order or "-"))
-            yield [f"  {p.module or '(none)'}", p.phase, str(p.at), *told]
+        for parting in self.partings[:ROWS]:
+            cells = (_listed(parting.device), _listed(parting.host), _listed(parting.sizes), str(parting.order or "-"))
+            yield [f"  {parting.module or '(none)'}", parting.phase, str(parting.at), *cells]
         if (more := len(self.partings) - ROWS) > 0:
             yield [f"  ({more} more)"]
 
 
-def _told(ops: Mapping[str, int]) -> str:
-    shown = [f"{name} x{count}" if count > 1 else name for name, count in ops.items()]
-    return ", ".join([*shown[:4], *(["..."] if len(shown) > 4 else [])]) or "-"
+def _listed(ops: Mapping[str, int]) -> str:
+    names = [f"{name} x{count}" if count > 1 else name for name, count in ops.items()]
+    return ", ".join([*names[:NAMED], *(["..."] if len(names) > NAMED else [])]) or "-"
 
 
 def parameters(trace: Trace) -> tuple[int, int]:
     """Return how many parameters a captured step has, and their bytes."""
-    mine = [size for size, kind in zip(trace.buffers.size.tolist(), trace.buffers.kind) if kind == PARAM]
-    return len(mine), sum(mine)
+    own = [size for size, kind in zip(trace.buffers.size.tolist(), trace.buffers.kind) if kind == PARAM]
+    return len(own), sum(own)
 
 
 @strict
@@ -240,15 +247,22 @@ def compare(
     """
     one_of("device", device, ("meta", "cuda"))
     how: dict[str, Any] = {"batch": batch, "iterations": iterations, "warmup": warmup, "chunk": chunk, "assume": assume}
-    mine, theirs = (_recorded(make, where, name, how) for where in (device, HOST))
-    ops, others = ops_of(mine.trace), ops_of(theirs.trace)
+    own, hosts = (_recorded(make, where, name, how) for where in (device, HOST))
+    ops, others = ops_of(own.trace), ops_of(hosts.trace)
     pairs = in_common(ops, others)
     sides = (
-        Unmatched(ops, _without(len(ops), [i for i, _ in pairs])),
-        Unmatched(others, _without(len(others), [j for _, j in pairs])),
+        Unmatched(ops, _without(len(ops), [place for place, _ in pairs])),
+        Unmatched(others, _without(len(others), [other_place for _, other_place in pairs])),
     )
     by_backend = explain(*sides)
-    return CaptureComparison(mine, theirs, batch, len(pairs), tuple(by_backend), tuple(_partings(*sides, pairs)))
+    return CaptureComparison(
+        own,
+        hosts,
+        batch=batch,
+        same=len(pairs),
+        by_backend=tuple(by_backend),
+        partings=tuple(_partings(*sides, pairs)),
+    )
 
 
 def _recorded(make: Make, device: str, name: str, how: Mapping[str, Any]) -> Captured:
@@ -265,22 +279,29 @@ def _without(count: int, places: list[int]) -> list[int]:
 def _partings(device: Unmatched, host: Unmatched, pairs: list[tuple[int, int]]) -> Iterator[Parting]:
     """What is left of both sides, by phase and module, in order of the device's list."""
     found = [_parting(device, host, group, pairs) for group in dict.fromkeys([*device.groups, *host.groups])]
-    yield from sorted((p for p in found if p is not None), key=lambda p: p.at)
+    yield from sorted((parting for parting in found if parting is not None), key=lambda parting: parting.at)
 
 
 def _parting(
     device: Unmatched, host: Unmatched, group: tuple[str, str], pairs: list[tuple[int, int]]
 ) -> Parting | None:
-    mine, theirs = device.left(group), host.left(group)
-    if not mine and not theirs:
+    own, hosts = device.left(group), host.left(group)
+    if not own and not hosts:
         return None
-    ops, others = Counter(device.ops[i] for i in mine), Counter(host.ops[j] for j in theirs)
+    ops, others = Counter(device.ops[place] for place in own), Counter(host.ops[other_place] for other_place in hosts)
     order = (ops & others).total()
     names, other_names = _names(ops - others), _names(others - ops)
     sizes = names & other_names
-    before = [i for i, j in pairs if theirs and j < theirs[0]]
-    at = min([*mine[:1], *([max(before, default=-1) + 1] if theirs else [])])
-    return Parting(*group, dict(names - sizes), dict(other_names - sizes), dict(sizes), order, at)
+    before = [place for place, other_place in pairs if hosts and other_place < hosts[0]]
+    at = min([*own[:1], *([max(before, default=-1) + 1] if hosts else [])])
+    return Parting(
+        *group,
+        device=dict(names - sizes),
+        host=dict(other_names - sizes),
+        sizes=dict(sizes),
+        order=order,
+        at=at,
+    )
 
 
 def _names(ops: Counter[ComparedOp]) -> Counter[str]:

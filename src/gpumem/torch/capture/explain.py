@@ -13,9 +13,9 @@ from gpumem.torch.capture.by_backend import ALSO, COUNTER, FORMS, FROM_HOST, LIS
 from gpumem.torch.capture.op_lists import ComparedOp
 from gpumem.torch.step.step_context import OPTIMIZER
 
-NUMBER = 8  # bytes of a value that Python or an optimizer keeps on the host
+NUMBER = 8  # bytes of a number that Python or an optimizer keeps on the host, at most: an int64 or a float64
 COPIES = frozenset({"_to_copy", "copy_"})
-AT_ONCE = "_foreach_"
+AT_ONCE = "_foreach_"  # the prefix of ops on lists of tensors
 Group = tuple[str, str]  # phase, module
 Unit = tuple[list[int], list[int]]  # ops of the device's list, and of the host's
 
@@ -47,13 +47,13 @@ class Unmatched:
     def __init__(self, ops: Sequence[ComparedOp], places: Iterable[int]) -> None:
         self.ops = ops
         self.groups: dict[Group, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for i in places:
-            self.groups[ops[i].phase, ops[i].module][called(ops[i])].append(i)
+        for place in places:
+            self.groups[ops[place].phase, ops[place].module][called(ops[place])].append(place)
 
     def left(self, group: Group | None = None) -> list[int]:
         """What no row has taken, in order."""
         groups = self.groups.values() if group is None else [self.groups.get(group, {})]
-        return sorted(i for names in groups for places in names.values() for i in places)
+        return sorted(place for names in groups for places in names.values() for place in places)
 
     def unit(self, spec: str, group: Group) -> list[int] | None:
         """The ops of one unit among those that are left; None where one of them is missing."""
@@ -68,8 +68,8 @@ class Unmatched:
 
     def take(self, places: Iterable[int]) -> None:
         """Take ops away."""
-        for i in places:
-            self.groups[self.ops[i].phase, self.ops[i].module][called(self.ops[i])].remove(i)
+        for place in places:
+            self.groups[self.ops[place].phase, self.ops[place].module][called(self.ops[place])].remove(place)
 
 
 def explain(device: Unmatched, host: Unmatched) -> list[ByBackend]:
@@ -85,7 +85,7 @@ def explain(device: Unmatched, host: Unmatched) -> list[ByBackend]:
             beside[form][group[0]] += len(found) if form.around else 0
     for form, phases in beside.items():
         for phase, count in phases.items():
-            rows[form.what, form.why] += _taken(device, host, _beside(form, phase, count, device, host))
+            rows[form.what, form.why] += _taken(device, host, _beside(form, phase, count, device=device, host=host))
     return [
         ByBackend(what, why, len(units), *(tuple(sorted(i for unit in units for i in unit[k])) for k in (0, 1)))
         for (what, why), units in rows.items()
@@ -111,27 +111,27 @@ def _units(form: Form, device: Unmatched, host: Unmatched, group: Group) -> Iter
             yield there, instead
 
 
-def _beside(form: Form, phase: str, count: int, device: Unmatched, host: Unmatched) -> Iterator[Unit]:
+def _beside(form: Form, phase: str, count: int, *, device: Unmatched, host: Unmatched) -> Iterator[Unit]:
     """What may stand beside so many units of a form, on either side, anywhere in the phase."""
-    for k, side in enumerate((device, host)):
+    for which, side in enumerate((device, host)):
         budget = {name: most * count for name, (_, most) in amounts(form.around).items()}
-        for i in side.left():
-            name = called(side.ops[i])
-            if side.ops[i].phase == phase and budget.get(name, 0) > 0:
+        for place in side.left():
+            name = called(side.ops[place])
+            if side.ops[place].phase == phase and budget.get(name, 0) > 0:
                 budget[name] -= 1
-                yield ([], [i]) if k else ([i], [])
+                yield ([], [place]) if which else ([place], [])
 
 
 def _numbers(device: Unmatched, host: Unmatched, group: Group) -> Iterator[Unit]:
     """Ops that differ by values of Python's, which are operands on the host alone."""
-    theirs = [(j, host.ops[j]) for j in host.left(group)]
-    for i in device.left(group):
-        op = device.ops[i]
-        for at, (j, other) in enumerate(theirs):
+    theirs = [(host_op, host.ops[host_op]) for host_op in host.left(group)]
+    for device_op in device.left(group):
+        op = device.ops[device_op]
+        for at, (host_op, other) in enumerate(theirs):
             more = len(other.reads) > len(op.reads)
             if more and (op.name, op.writes, _large(op)) == (other.name, other.writes, _large(other)):
                 del theirs[at]
-                yield [i], [j]
+                yield [device_op], [host_op]
                 break
 
 
@@ -144,18 +144,18 @@ def _lists(device: Unmatched, host: Unmatched, group: Group) -> Iterator[Unit]:
     several = False
     for side, other in ((device, host), (host, device)):
         singles: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for j in other.left(group):
-            if not (op := other.ops[j]).name.startswith(AT_ONCE):
-                singles[does(op), op.writes[0] if op.writes else 0].append(j)
-        for i in side.left(group):
-            op = side.ops[i]
+        for single in other.left(group):
+            if not (op := other.ops[single]).name.startswith(AT_ONCE):
+                singles[does(op), op.writes[0] if op.writes else 0].append(single)
+        for listed in side.left(group):
+            op = side.ops[listed]
             if not op.name.startswith(AT_ONCE):
                 continue
             needs = Counter((does(op), size) for size in op.writes)
             if needs and all(len(singles[key]) >= count for key, count in needs.items()):
                 found = [singles[key].pop(0) for key, count in needs.items() for _ in range(count)]
                 several = True
-                yield ([i], found) if side is device else (found, [i])
+                yield ([listed], found) if side is device else (found, [listed])
     if several:
         yield from _moved(device, host, group)
 
@@ -163,11 +163,11 @@ def _lists(device: Unmatched, host: Unmatched, group: Group) -> Iterator[Unit]:
 def _moved(device: Unmatched, host: Unmatched, group: Group) -> Iterator[Unit]:
     """Ops that are the same in another order."""
     theirs: dict[ComparedOp, list[int]] = defaultdict(list)
-    for j in host.left(group):
-        theirs[host.ops[j]].append(j)
-    for i in device.left(group):
-        if theirs[device.ops[i]]:
-            yield [i], [theirs[device.ops[i]].pop(0)]
+    for host_op in host.left(group):
+        theirs[host.ops[host_op]].append(host_op)
+    for device_op in device.left(group):
+        if theirs[device.ops[device_op]]:
+            yield [device_op], [theirs[device.ops[device_op]].pop(0)]
 
 
 def does(op: ComparedOp) -> str:

@@ -21,7 +21,7 @@ from gpumem.torch.internals import kernels, no_function_modes, torch
 from gpumem.torch.internals.redirected import BY_DEVICE, CHECKPOINTED, CUDNN, RECOMPUTED, original, redirected
 
 HALVES = (torch.float16, torch.bfloat16)
-WIDEST = 256  # head that flash takes
+WIDEST = 256  # head dimension that the flash form takes, at most, as in ATen
 
 
 def attention(
@@ -53,7 +53,7 @@ def attention(
         )
     efficient = fused and not grouped and query.dtype in (*HALVES, torch.float32)
     if efficient and torch.backends.cuda.mem_efficient_sdp_enabled():
-        return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        return _efficient(query, key, value, mask=attn_mask, dropout=dropout_p, causal=is_causal, scale=scale)
     return aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )[0]
@@ -63,6 +63,7 @@ def _efficient(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    *,
     mask: torch.Tensor | None,
     dropout: float,
     causal: bool,
@@ -78,7 +79,7 @@ aten = torch.ops.aten
 
 
 @contextmanager
-def as_cuda() -> Iterator[None]:
+def fake_cuda() -> Iterator[None]:
     """Let what runs inside dispatch on `meta` as it would on a GPU."""
     with kernels() as library:
         add_kernels(library)

@@ -61,10 +61,10 @@ def hands_off(stop: Callable[[str], NoReturn]) -> Iterator[None]:
         patch.object(sys, "stdin", _Unanswered(asks)),
         redirected([(SAVED, Nothing)]),
         warnings.catch_warnings(),
-        ExitStack() as contexts,
+        ExitStack() as environment,
     ):
         warnings.filterwarnings("ignore", "This DataLoader will create")  # it creates no workers here
-        finder = _Finder(contexts)
+        finder = _Finder(environment)
         for name in NOT_CALLED:
             if name in sys.modules:
                 finder.stand_in(sys.modules[name])
@@ -95,8 +95,8 @@ class _Unanswered(io.TextIOBase):
 class _Finder(MetaPathFinder):
     """Finds modules as they are found without it; those of the table have `Nothing` in them once they are run."""
 
-    def __init__(self, contexts: ExitStack) -> None:
-        self.contexts = contexts
+    def __init__(self, environment: ExitStack) -> None:
+        self.environment = environment
         self.looking = False
 
     def find_spec(
@@ -122,4 +122,4 @@ class _Finder(MetaPathFinder):
             owner, _, name = where.rpartition(".")
             found = getattr(module, owner, None) if owner else module
             if hasattr(found, name):
-                self.contexts.enter_context(patch.object(found, name, Nothing))
+                self.environment.enter_context(patch.object(found, name, Nothing))

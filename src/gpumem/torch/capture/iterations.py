@@ -26,7 +26,9 @@ from gpumem.torch.step.workload import WorkloadError
 PATIENCE = 16
 # Iterations without two alike in a row, as of batches padded to their longest text, before one is taken; not tuned.
 UNLIKE = 9
-IRREGULAR = 20  # steps, times the optimizers, times the iterations asked for, without a pattern; not tuned
+# Steps, times the optimizers, times the iterations asked for, after which a script without a pattern is given up: not
+# tuned.
+IRREGULAR = 20
 
 
 def period(order: Sequence[int], needed: Set[int], times: int) -> int:
@@ -50,11 +52,11 @@ def period(order: Sequence[int], needed: Set[int], times: int) -> int:
     >>> period([1, 1, 1], {1}, 3), period([1, 2, 1, 2, 1, 2], {1, 2}, 3), period([1, 1, 1], {1, 2}, 3)
     (1, 2, 0)
     """
-    for n in range(1, len(order) // times + 1):
-        last = order[-n:]
-        ends = [len(order) - k * n for k in range(times)]
-        if needed <= {*last} and all(order[end - n : end] == last for end in ends):
-            return n
+    for length in range(1, len(order) // times + 1):
+        last = order[-length:]
+        ends = [len(order) - back * length for back in range(times)]
+        if needed <= {*last} and all(order[end - length : end] == last for end in ends):
+            return length
     return 0
 
 
@@ -123,12 +125,12 @@ class Iterations:
         alive = {*self.numbers.values()}
         waited = len(self.order) - PATIENCE * len(alive)
         needed = {number for number in alive if self.last[number] > waited}
-        n = period(self.order, needed, self.count)
-        if not n:
+        length = period(self.order, needed, self.count)
+        if not length:
             if len(self.order) > IRREGULAR * self.count * len(alive):
                 self.stop(f"{len(self.order)} steps of {len(alive)} optimizers follow no pattern")
             return []
-        begins = self.ends[::-n][::-1]
+        begins = self.ends[::-length][::-1]
         return list(pairwise(begins))[-max(UNLIKE, self.count - 1) :]
 
     def _cut(self, bounds: list[tuple[int, int]]) -> None:
@@ -137,7 +139,9 @@ class Iterations:
         if any(lo == hi for lo, hi in bounds):
             self.stop("an optimizer steps, and no op ran on a GPU; it has to train on 'cuda'")
         try:
-            self.captured = cut(recorder, bounds[1 - self.count :], self.name, self.alike, assumptions)
+            self.captured = cut(
+                recorder, bounds[1 - self.count :], self.name, alike=self.alike, assumptions=assumptions
+            )
         except WorkloadError as error:
             if len(bounds) < UNLIKE:
                 return

@@ -18,8 +18,8 @@ FUSED = [
     for name in ("_fused_sgd_", "_fused_adagrad_", "_fused_adam_", "_fused_adamw_")
     for of in ("", ".tensor_lr")
 ]
-ALIGNED = 16  # bytes: what rows of a grouped product begin at
-MEAN = 1  # of reductions, as ATen counts them
+ALIGNED = 16  # bytes: rows of a grouped product begin at multiples, as in ATen
+MEAN = 1  # ATen's number of the reduction to a mean
 WHOLE = (
     "mse_loss",
     "smooth_l1_loss",
@@ -76,19 +76,19 @@ def _convolution(x: torch.Tensor, weight: torch.Tensor, *how: Any) -> torch.Tens
 
 
 def _grouped_mm(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    left: torch.Tensor,
+    right: torch.Tensor,
     offs: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """A product by groups: of rows, of columns, of what is summed, or one for each group; its rows are aligned."""
-    groups = [] if a.dim() != b.dim() else [a.size(0) if offs is None else offs.numel()]
-    dtype = out_dtype or a.dtype
+    groups = [] if left.dim() != right.dim() else [left.size(0) if offs is None else offs.numel()]
+    dtype = out_dtype or left.dtype
     width = ALIGNED // dtype.itemsize
-    row = (b.size(-1) + width - 1) // width * width
-    strides = [a.size(-2) * row] * len(groups)
-    return a.new_empty_strided([*groups, a.size(-2), b.size(-1)], [*strides, row, 1], dtype=dtype)
+    row = (right.size(-1) + width - 1) // width * width
+    strides = [left.size(-2) * row] * len(groups)
+    return left.new_empty_strided([*groups, left.size(-2), right.size(-1)], [*strides, row, 1], dtype=dtype)
 
 
 def _one_hot(x: torch.Tensor, classes: int = -1) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Let there seem to be one GPU: what asks it is answered by one table, what would touch its driver does nothing.
+"""A fake GPU: functions that ask about it are answered from one table, those that would call its driver do nothing.
 
 Every public function of `torch.cuda` and `torch.accelerator` stands in for itself by doing nothing, so that one which a
 new PyTorch adds does so too; `ANSWERS` has what is to be said instead of nothing. Contexts change nothing, streams and
@@ -21,7 +21,7 @@ from gpumem.base.work import setting
 from gpumem.torch.internals import import_dynamo, torch
 from gpumem.torch.internals.redirected import CALLED, INITIALIZED, PROFILED, QUIET, of_families, redirected
 
-MEMORY = 80 * 2**30
+MEMORY = 80 * 2**30  # bytes of the GPU that seems to be there: those of an A100, whose capability 8.0 is below
 SIZE: ContextVar[tuple[str, int, int]] = ContextVar(
     "SIZE", default=("meta", MEMORY, MEMORY)
 )  # name, bytes free, in all

@@ -36,29 +36,36 @@ def _sizes(trace: Trace, rows: Csr) -> list[tuple[int, ...]]:
     return [tuple(size[lo:hi]) for lo, hi in pairwise(ptr)]
 
 
-def in_common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
+def in_common(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Return the places of a longest common subsequence of two lists, as pairs.
 
     Notes
     -----
-    Hunt and Szymanski (1977): what is common is a rising sequence of places in `b`, over the pairs of places with equal
-    entries. O(p log p) for p such pairs, which are few: an entry has its module, and ends that are alike are left out.
+    Hunt and Szymanski (1977): what is common is a rising sequence of places in `second`, over the pairs of places with
+    equal entries. O(p log p) for p such pairs, which are few: an entry has its module, and ends that are alike are left
+    out.
 
     Examples
     --------
     >>> in_common("abcd", "acxd")
     [(0, 0), (2, 1), (3, 3)]
     """
-    least = min(len(a), len(b))
-    begin = next((k for k in range(least) if a[k] != b[k]), least)
-    end = next((k for k in range(least - begin) if a[-1 - k] != b[-1 - k]), least - begin)
+    least = min(len(first), len(second))
+    begin = next((offset for offset in range(least) if first[offset] != second[offset]), least)
+    end = next((offset for offset in range(least - begin) if first[-1 - offset] != second[-1 - offset]), least - begin)
     places: dict[Hashable, list[int]] = defaultdict(list)
-    for j in range(len(b) - end - 1, begin - 1, -1):  # falling, so that a rising sequence takes one of them at most
-        places[b[j]].append(j)
-    pairs = [(i, j) for i in range(begin, len(a) - end) for j in places.get(a[i], ())]
-    between = [pairs[k] for k in rising([j for _, j in pairs])]
-    last = [(len(a) - end + k, len(b) - end + k) for k in range(end)]
-    return [*((k, k) for k in range(begin)), *between, *last]
+    for place in range(
+        len(second) - end - 1, begin - 1, -1
+    ):  # falling, so that a rising sequence takes one of them at most
+        places[second[place]].append(place)
+    pairs = [
+        (first_place, place)
+        for first_place in range(begin, len(first) - end)
+        for place in places.get(first[first_place], ())
+    ]
+    between = [pairs[offset] for offset in rising([place for _, place in pairs])]
+    last = [(len(first) - end + offset, len(second) - end + offset) for offset in range(end)]
+    return [*((offset, offset) for offset in range(begin)), *between, *last]
 
 
 def rising(values: Sequence[int]) -> list[int]:
@@ -67,15 +74,15 @@ def rising(values: Sequence[int]) -> list[int]:
     >>> rising([3, 1, 2, 5, 4])
     [1, 2, 4]
     """
-    tails: list[int] = []  # of the sequences of each length, the least last value
-    at: list[int] = []  # its place
+    tails: list[int] = []  # by length: the least value that a sequence so long ends with
+    at: list[int] = []  # the place of that value
     before = []
-    for i, value in enumerate(values):
-        k = bisect_left(tails, value)
-        tails[k : k + 1], at[k : k + 1] = [value], [i]
-        before.append(at[k - 1] if k else -1)
-    found, i = [], at[-1] if at else -1
-    while i >= 0:
-        found.append(i)
-        i = before[i]
+    for place, value in enumerate(values):
+        length = bisect_left(tails, value)
+        tails[length : length + 1], at[length : length + 1] = [value], [place]
+        before.append(at[length - 1] if length else -1)
+    found, place = [], at[-1] if at else -1
+    while place >= 0:
+        found.append(place)
+        place = before[place]
     return found[::-1]

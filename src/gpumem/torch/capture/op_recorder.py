@@ -13,7 +13,7 @@ from gpumem.torch.internals import no_function_modes, torch
 from gpumem.torch.step.ops import Call, amount, flops_of, results
 from gpumem.torch.step.refusals import check_layout
 from gpumem.torch.step.signature import signature_of
-from gpumem.torch.step.step_context import ARRIVAL, BACKWARD, OPTIMIZER, Scene, engine_references, seeds_gradients
+from gpumem.torch.step.step_context import ARRIVAL, BACKWARD, OPTIMIZER, StepContext, engine_references, seeds_gradients
 from gpumem.torch.step.storages import NOTHING, Cell, Storages
 from gpumem.torch.step.timing import Timed
 from gpumem.trace import THE_HOST, UNKNOWN
@@ -55,7 +55,7 @@ class OpRecorder:
         Which it numbers.
     device : str
         Type of the device whose memory is meant.
-    scene : Scene
+    step_context : StepContext
         Tells where in the step an op stands.
     timed : Timed, optional
         Says at the end of an iteration how long the ops took that are recorded.
@@ -65,9 +65,21 @@ class OpRecorder:
     """
 
     def __init__(
-        self, storages: Storages, device: str, scene: Scene, timed: Timed | None = None, *, as_bare: bool = True
+        self,
+        storages: Storages,
+        device: str,
+        step_context: StepContext,
+        timed: Timed | None = None,
+        *,
+        as_bare: bool = True,
     ) -> None:
-        self.storages, self.device, self.scene, self.timed, self.as_bare = storages, device, scene, timed, as_bare
+        self.storages, self.device, self.step_context, self.timed, self.as_bare = (
+            storages,
+            device,
+            step_context,
+            timed,
+            as_bare,
+        )
         self.recorder = Recorder()
         self.number = next(_RECORDINGS)
         self.recording = False
@@ -84,7 +96,7 @@ class OpRecorder:
         self._begun: _Begun | None = None
         if as_bare:
             engine_references()
-        scene.on_gradients = self._gradients
+        step_context.on_gradients = self._gradients
 
     # which storage is which block
 
@@ -115,7 +127,7 @@ class OpRecorder:
         self.size.append(size)
         return cast(int, malloc(self.recorder, size, shape=shape, dtype=dtype))
 
-    def on_reaped(self, cell: Cell) -> None:
+    def buried(self, cell: Cell) -> None:
         """A storage is no block any more; it may outlive that: others may be it as well."""
         if cell.recording == self.number and self._parted(cell):
             if not self.phase:
@@ -132,15 +144,19 @@ class OpRecorder:
 
     def before(self, call: Call) -> None:
         """Look at an op that is about to run."""
-        self.storages.reap()
+        self.storages.bury()
         kind = call.kind
         check_layout(kind.name, call.operands, "takes")
         operands, writes = self.blocks_of(call.operands), self.blocks_of(call.written)
-        reads = [*self.blocks_of(call.read), *writes] if kind.overwrites else operands if kind.reads else []
-        grows = self.as_bare and kind.grows and operands
-        name = self.scene.in_place(call.func, call.args, call.kwargs, self.node.get(operands[0])) if grows else ""
+        reads = [*self.blocks_of(call.read), *writes] if kind.overwrites else operands if kind.reads_values else []
+        grows = self.as_bare and kind.sums_in_place and operands
+        name = (
+            self.step_context.in_place(call.func, call.args, call.kwargs, self.node.get(operands[0])) if grows else ""
+        )
         called = signature_of(call.args, call.kwargs) if self.recording else ""
-        self._begun = _Begun(name or kind.name, reads, writes, amount(call.read) + amount(call.written), called)
+        self._begun = _Begun(
+            name or kind.name, reads, writes, moved=amount(call.read) + amount(call.written), signature=called
+        )
 
     def after(self, call: Call) -> None:
         """Write down an op that has run, and what it returned."""
@@ -152,7 +168,7 @@ class OpRecorder:
             self._succeeds(call.args[0], result)
             writes.append(begun.reads[0])
         if call.written:
-            made = [x for x in made if not any(x is y for y in call.written)]
+            made = [tensor for tensor in made if not any(tensor is written for written in call.written)]
         fresh = amount(made)
         if kind.gathers:
             begun.moved -= max(amount([call.args[0]]) - fresh, 0)
@@ -177,18 +193,18 @@ class OpRecorder:
     def _resized(self, name: str, written: Sequence[torch.Tensor]) -> list[int]:
         """Let what has another size by now be another block; return those that it was."""
         left = []
-        for x in written:
-            cell = self.storages.known(x)
+        for tensor in written:
+            cell = self.storages.known(tensor)
             if cell is None or cell.recording != self.number:
                 continue
-            if int(x.untyped_storage().nbytes()) != self.size[cell.block]:
+            if int(tensor.untyped_storage().nbytes()) != self.size[cell.block]:
                 self.resized.append(name)
                 if self._parted(cell):
                     left.append(cell.block)
         return left
 
     def _note(self, begun: _Begun, call: Call) -> None:
-        here, phase, module = self.scene.here()
+        here, phase, module = self.step_context.here()
         name, reads, writes, moved, kind = begun.name, begun.reads, begun.writes, begun.moved, call.kind
         for block in writes:
             self.node[block] = here
@@ -199,7 +215,7 @@ class OpRecorder:
         if (flops := flops_of(call)) is None:
             self.unknown[call.name] = None
         self.phase.append(phase)
-        if kind.empty and phase != ARRIVAL:  # there the batch arrives in it
+        if kind.leaves_uninitialised and phase != ARRIVAL:  # there the batch arrives in it
             moved = 0
         convolution = {what: call.args[i] for i, what in kind.attributes if i < len(call.args)}
         attributes = {"phase": phase, **convolution, SIGNATURE: begun.signature}
@@ -223,13 +239,13 @@ class OpRecorder:
 
     def tensor_of(self, block: int) -> tuple[int, Any, str]:
         """Bytes, shape and dtype of a block."""
-        mine = self.recorder._blocks[block]
-        return mine.size, mine.shape, mine.dtype
+        own = self.recorder._blocks[block]
+        return own.size, own.shape, own.dtype
 
     def touched(self, name: str, storages: Iterable[torch.UntypedStorage]) -> None:
         """Record an op of no kernel that reads some storages, those of them that were seen before."""
-        self.storages.reap()
-        cells = [cell for s in storages if (cell := self.storages.by_key.get(s._cdata)) is not None]
+        self.storages.bury()
+        cells = [cell for storage in storages if (cell := self.storages.by_key.get(storage._cdata)) is not None]
         blocks = [cell.block for cell in cells if cell.recording == self.number]
         self.phase.append(OPTIMIZER)
         self.recorder.exec(name, blocks, attributes={"phase": OPTIMIZER})
@@ -237,7 +253,7 @@ class OpRecorder:
     def begin(self) -> int:
         """Begin to record an iteration; return its first op."""
         self.recording = True
-        self.scene.begin()
+        self.step_context.begin()
         return len(self.phase)
 
     def end(self) -> int:
@@ -245,9 +261,9 @@ class OpRecorder:
         self.recording = False
         if self.timed:
             self.ns += self.timed.read()
-        self.storages.reap()
-        self._gradients(self.scene.parameters.values())
-        for kind, name, tensor in self.scene.roles():
+        self.storages.bury()
+        self._gradients(self.step_context.parameters.values())
+        for kind, name, tensor in self.step_context.roles():
             if self._is_here(tensor) and (block := self.block_of(tensor)) != NOTHING:
                 self.roles[block] = kind, name
                 self.recorder._blocks[block].shape = tuple(tensor.shape)  # and not that of a view seen before

@@ -8,9 +8,9 @@ from functools import partial, wraps
 from typing import Any
 from unittest.mock import patch
 
-from gpumem.torch.internals import TorchFunctionMode, device_constructors, quietly, torch
+from gpumem.torch.internals import TorchFunctionMode, device_constructors, hidden_from_modes, torch
 from gpumem.torch.internals.redirected import BACKWARD, COUNTED, DRAWN, LOADED, PARAMETER, original, redirected
-from gpumem.torch.step.step_context import Scene
+from gpumem.torch.step.step_context import StepContext
 from gpumem.torch.step.workload import WorkloadError
 from gpumem.torch.values.known import is_small
 from gpumem.torch.values.known_values import KnownValues
@@ -24,13 +24,13 @@ ON_GPU: dict[Any, Callable[[int], Any]] = {  # what is asked of a tensor without
 
 @contextmanager
 def elsewhere(
-    device: str, scene: Scene, values: KnownValues | None = None, *, whole_script: bool = False
+    device: str, step_context: StepContext, values: KnownValues | None = None, *, whole_script: bool = False
 ) -> Iterator[None]:
     """Let a step run on a device; what loaders draw by chance, indices and seeds, stays on the host as always.
 
     A whole script moves its batches there itself: what it makes without a device is on the host, but for parameters.
     """
-    mode = Elsewhere(device, scene, values, None if whole_script else device)
+    mode = Elsewhere(device, step_context, values, None if whole_script else device)
     stand_ins: dict[str, Any] = {
         **{name: mode.hosted(original(name)) for name in (*DRAWN, COUNTED)},
         "torch.set_default_device": mode.set_default if whole_script else lambda device: None,
@@ -69,11 +69,11 @@ class Elsewhere(TorchFunctionMode):
     `default`: where tensors are made that are told no device; None leaves that to PyTorch.
     """
 
-    def __init__(self, device: str, scene: Scene, values: KnownValues | None, default: str | None) -> None:
+    def __init__(self, device: str, step_context: StepContext, values: KnownValues | None, default: str | None) -> None:
         super().__init__()
         self.default = None if default is None else torch.device(default)
         self.values = values  # what is known of tensors, where they have no values
-        self.device, self.scene = torch.device(device), scene
+        self.device, self.step_context = torch.device(device), step_context
         self.index: int | None = None  # of the GPU that the step names
         self.on_host = False
 
@@ -92,10 +92,12 @@ class Elsewhere(TorchFunctionMode):
             args = (args[0], torch.device("cuda", args[1]), *args[2:])
         args = tuple(self._meant(x) for x in args)
         kwargs = {name: self._meant(x) for name, x in kwargs.items()}
-        if self.scene.optimizing or self.on_host:
+        if self.step_context.optimizing or self.on_host:
             return func(*args, **kwargs)
         if func is torch.Tensor.__setitem__ and args[0].is_meta and isinstance(args[2], (bool, int, float)):
-            with quietly():  # as on a GPU, where the number is on the host; without a device it would be a tensor there
+            with (
+                hidden_from_modes()
+            ):  # as on a GPU, where the number is on the host; without a device it would be a tensor there
                 args = (*args[:2], torch.tensor(args[2], dtype=args[0].dtype, device="cpu"))
         if func in FROM_DATA and self.device.type == "meta":
             args = tuple(_asked(x) if isinstance(x, (list, tuple)) else x for x in args)
@@ -117,7 +119,7 @@ class Elsewhere(TorchFunctionMode):
         data = next((x for x in args if not isinstance(x, torch.Tensor)), kwargs.get("data"))
         assert self.values is not None
         if is_small(made) and data is not None and not isinstance(data, torch.Tensor):
-            with quietly():
+            with hidden_from_modes():
                 self.values.given(made, torch.tensor(data, dtype=made.dtype, device="cpu"))
 
     def set_default(self, device: Any) -> None:

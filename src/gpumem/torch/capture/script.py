@@ -20,7 +20,8 @@ from gpumem.torch.internals import register_module_forward_pre_hook, torch
 from gpumem.torch.step.refusals import uncompiled
 from gpumem.torch.step.workload import WorkloadError, all_refusals, blamed, line_of
 
-SWALLOWED = 10  # times that a script may catch what ends it, before none of its lines runs any more; not tuned
+# How often a script may catch the exception that ends it, before a trace function ends it at its next line: not tuned.
+SWALLOWED = 10
 
 
 class TrainingScript:
@@ -94,7 +95,7 @@ class Stopped(BaseException):
 def recorded(script: TrainingScript, mode: CaptureMode, warmup: int, iterations: int, name: str) -> Captured:
     """Run a script until some iterations are through; return what was recorded of them."""
     stop = _Stop()
-    found = Iterations(mode, warmup, iterations, name or script.__name__, stop)
+    found = Iterations(mode, warmup, iterations, name=name or script.__name__, stop=stop)
     with all_refusals() as refusals, stop.insisting(), hands_off(stop), found.followed(), _as_main(script) as module:
         _run(Path(script.path), module, mode, stop)
     if stop.why:
@@ -139,10 +140,10 @@ def _as_main(script: TrainingScript) -> Iterator[ModuleType]:
     path = Path(script.path).absolute()
     module.__file__, module.__loader__ = str(path), SourceFileLoader("__main__", str(path))
     dtype, gradients = torch.get_default_dtype(), torch.is_grad_enabled()
-    with ExitStack() as contexts:
-        contexts.callback(torch.set_grad_enabled, gradients)
-        contexts.callback(torch.set_default_dtype, dtype)
-        contexts.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])  # what it imported stays
+    with ExitStack() as environment:
+        environment.callback(torch.set_grad_enabled, gradients)
+        environment.callback(torch.set_default_dtype, dtype)
+        environment.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])  # what it imported stays
         sys.modules["__main__"] = module
         begin = [str(path.resolve().parent), *sys.path]
         with patch.object(sys, "argv", [script.path, *script.args]), patch.object(sys, "path", begin):

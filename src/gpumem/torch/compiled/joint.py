@@ -1,4 +1,4 @@
-"""The graph that `torch.compile` splits: what its halves hold and recompute, whichever values are saved."""
+"""The joint graph that `torch.compile` splits: the peak and the recomputation of its halves, by the values saved."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any
 from gpumem.torch.internals import flop_registry, has_storage, pytree, torch
 from gpumem.torch.internals.partitioner import functorch_config, halves_of, impure, partitioner
 
+UNHINTED = 4096  # bytes of a storage whose size has no hint, as one that depends on values; not tuned
+
 
 def storages_of(node: Any) -> Iterator[tuple[int, int]]:
     """Yield a key and the bytes of each storage that a node's value has. Fake tensors share them as real ones will."""
-    for x in pytree.tree_leaves(node.meta.get("val")):
-        if isinstance(x, torch.Tensor) and has_storage(x):
-            storage = x.untyped_storage()
+    for leaf in pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(leaf, torch.Tensor) and has_storage(leaf):
+            storage = leaf.untyped_storage()
             size = storage.nbytes()
             yield storage._cdata, size if isinstance(size, int) else _hint(size)
 
@@ -24,11 +26,11 @@ def storages_of(node: Any) -> Iterator[tuple[int, int]]:
 def _hint(size: Any) -> int:
     """Return the bytes of a size that has symbols, as they were when it was traced."""
     hint = size.node.hint
-    return 4096 if hint is None else int(hint)
+    return UNHINTED if hint is None else int(hint)
 
 
 def runtime_of(node: Any) -> float:
-    """Return PyTorch's estimate for a node: flops, unless descriptions otherwise; 1 where there are none.
+    """Return PyTorch's estimate for a node: flops, unless its configuration says otherwise; 1 where there are none.
 
     Flops are looked up here: the solver is called where fake tensors cannot be computed with.
     """
@@ -37,45 +39,47 @@ def runtime_of(node: Any) -> float:
     formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
     if formula is None:
         return 1.0
-    args, kwargs = pytree.tree_map_only(torch.fx.Node, lambda x: x.meta.get("val"), (node.args, node.kwargs))
+    args, kwargs = pytree.tree_map_only(torch.fx.Node, lambda arg: arg.meta.get("val"), (node.args, node.kwargs))
     return max(float(formula(*args, **kwargs, out_val=node.meta.get("val"))), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What some saved values come to: bytes held at most, time of what is recomputed, the nodes that hold most."""
+    """A split by its saved values: peak live bytes, flops recomputed, the nodes whose storages live at the peak."""
 
     peak: int
-    recomputed: float
+    again: float
     held: frozenset[int]
 
 
-class Joint:
+class JointGraph:
     """A joint graph by the positions of its nodes.
 
     `halves` follows `torch._functorch.partitioners`: both halves are cut out of the joint graph in its order, what
-    nobody asks for goes, the backward half runs each op of the forward as late as it can, and items of a tuple are
-    taken at once. `split` says which storages live when these run one after the other, each value being let go after
+    is not used is removed, the backward half recomputes each op of the forward as late as it can, and items of a tuple
+    are taken at once. `split` says which storages live when these run one after the other, each value being freed after
     its last use; parameters, inputs and results belong to the caller and stay.
     """
 
     def __init__(self, graph: Any, info: Any) -> None:
         nodes = [node for node in graph.nodes if node.op != "output"]
         self.nodes = nodes
-        self.of = {node: i for i, node in enumerate(nodes)}
-        self.inputs = [[self.of[x] for x in node.all_input_nodes] for node in nodes]
+        self.of = {node: position for position, node in enumerate(nodes)}
+        self.inputs = [[self.of[source] for source in node.all_input_nodes] for node in nodes]
         self.called = [node.op == "call_function" for node in nodes]
         self.getitem = [node.target is operator.getitem for node in nodes]
         self.impure = [called and impure(node) for node, called in zip(nodes, self.called)]
         halves = [halves_of(node) for node in nodes]
-        self.only_forward, self.only_backward = ([half[k] for half in halves] for k in (0, 1))
+        self.only_forward, self.only_backward = ([half[half_index] for half in halves] for half_index in (0, 1))
         self.arguments = [self.of[node] for node in info.inputs]
-        self.tangents = [i for i, node in enumerate(nodes) if node.op == "placeholder" and "tangents" in node.target]
+        self.tangents = [
+            position for position, node in enumerate(nodes) if node.op == "placeholder" and "tangents" in node.target
+        ]
         self._storages(nodes)
         self._returned(graph)
         self.runtime = [
-            runtime_of(node) if called and self.made[i] and info.is_required_fw(node) else 0.0
-            for i, (node, called) in enumerate(zip(nodes, self.called))
+            runtime_of(node) if called and self.made[position] and info.is_required_fw(node) else 0.0
+            for position, (node, called) in enumerate(zip(nodes, self.called))
         ]
 
     def _storages(self, nodes: Sequence[Any]) -> None:
@@ -92,22 +96,26 @@ class Joint:
                 found.append(numbers[key])
             self.storages.append(found)
         self.made = [
-            [s for s in found if not any(s in self.storages[x] for x in self.inputs[i])]
-            for i, found in enumerate(self.storages)
+            [
+                storage
+                for storage in found
+                if not any(storage in self.storages[source] for source in self.inputs[position])
+            ]
+            for position, found in enumerate(self.storages)
         ]
 
     def _returned(self, graph: Any) -> None:
-        """Tell what the halves return (the backward one gradients), and which arguments are overwritten.
+        """Find what the halves return (the backward one gradients), and which arguments are overwritten.
 
         What an argument becomes is returned, and copied into it after the forward half, or the forward half does so.
         """
         output = next(iter(graph.find_nodes(op="output")))
         returned = pytree.arg_tree_leaves(*output.args)
-        descriptions = output.meta.get("desc") or [None] * len(returned)
-        kinds = [type(d).__name__ for d in descriptions]
+        descs = output.meta.get("desc") or [None] * len(returned)
+        kinds = [type(desc).__name__ for desc in descs]
         first = kinds.index("GradAOTOutput") if "GradAOTOutput" in kinds else len(returned) - len(self.arguments)
-        outputs = [(self.of[x], d) for x, d in zip(returned[:first], descriptions) if isinstance(x, torch.fx.Node)]
-        changes = [getattr(d, "mutated_input", None) for _, d in outputs]
+        outputs = [(self.of[x], desc) for x, desc in zip(returned[:first], descs) if isinstance(x, torch.fx.Node)]
+        changes = [getattr(desc, "mutated_input", None) for _, desc in outputs]
         self.outputs = [i for i, _ in outputs]
         self.lasting = [i for (i, _), change in zip(outputs, changes) if change is None]
         self.gradients = [self.of[x] for x in returned[first:] if isinstance(x, torch.fx.Node)]
@@ -120,49 +128,55 @@ class Joint:
         given = set(saved) | set(self.tangents)
         possible = self._possible(given, self.only_forward)
         needed = self._needed(self.gradients, given, possible, self.impure)
-        backward = [i for i in needed if i not in given]
-        used = sorted({x for i in backward for x in self.inputs[i]} & given | given.intersection(self.gradients))
-        saved = [i for i in used if i not in self.tangents]
+        backward = [node for node in needed if node not in given]
+        used = sorted(
+            {source for node in backward for source in self.inputs[node]} & given | given.intersection(self.gradients)
+        )
+        saved = [node for node in used if node not in self.tangents]
         start = set(self.arguments)
         possible = self._possible(start, self.only_backward)
-        forward = [i for i in self._needed([*self.outputs, *saved], start, possible, self.impure) if i not in start]
+        forward = [
+            node for node in self._needed([*self.outputs, *saved], start, possible, self.impure) if node not in start
+        ]
         return self._items_first(forward), self._items_first(self._late(backward)), saved
 
     def _possible(self, given: set[int], not_here: Sequence[bool]) -> list[bool]:
         """Whether each node can be had from the given ones."""
         possible: list[bool] = []
-        for i, inputs in enumerate(self.inputs):
-            runs = not not_here[i] and (self.called[i] or self.nodes[i].op == "get_attr")
-            possible.append(i in given or (runs and all(possible[x] for x in inputs)))
+        for node, inputs in enumerate(self.inputs):
+            runs = not not_here[node] and (self.called[node] or self.nodes[node].op == "get_attr")
+            possible.append(node in given or (runs and all(possible[source] for source in inputs)))
         return possible
 
     def _needed(self, of: Iterable[int], given: set[int], possible: list[bool], impure: Sequence[bool]) -> list[int]:
         """Return what some nodes need, in order."""
-        stack = [*of, *(i for i, keep in enumerate(impure) if keep and possible[i])]
+        stack = [*of, *(node for node, keep in enumerate(impure) if keep and possible[node])]
         seen: set[int] = set()
         while stack:
-            i = stack.pop()
-            if i not in seen:
-                seen.add(i)
-                if i not in given:
-                    stack.extend(self.inputs[i])
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                if node not in given:
+                    stack.extend(self.inputs[node])
         return sorted(seen)
 
     def _late(self, backward: list[int]) -> list[int]:
         """Order the backward half as PyTorch does: what stands before the first use of a tangent runs when needed."""
         tangents = set(self.tangents)
-        first = next((k for k, i in enumerate(backward) if not tangents.isdisjoint(self.inputs[i])), None)
+        first = next(
+            (position for position, node in enumerate(backward) if not tangents.isdisjoint(self.inputs[node])), None
+        )
         if first is None:
             return backward
         inside, done, order = set(backward), set[int](), list[int]()
-        copies = [i for i in backward[:first] if self.nodes[i].target is torch.ops.aten.copy_.default]
-        for i in [*copies, *backward[first:]]:
-            stack, batch = [i], set[int]()
+        copies = [node for node in backward[:first] if self.nodes[node].target is torch.ops.aten.copy_.default]
+        for node in [*copies, *backward[first:]]:
+            stack, batch = [node], set[int]()
             while stack:
-                x = stack.pop()
-                if x in inside and x not in done and x not in batch:
-                    batch.add(x)
-                    stack.extend(self.inputs[x])
+                needed = stack.pop()
+                if needed in inside and needed not in done and needed not in batch:
+                    batch.add(needed)
+                    stack.extend(self.inputs[needed])
             done |= batch
             order.extend(sorted(batch))
         return order
@@ -171,53 +185,53 @@ class Joint:
         """Take items of tuples right where the tuple is made."""
         items: dict[int, list[int]] = {}
         inside = set(order)
-        for i in order:
-            if self.getitem[i] and self.inputs[i][0] in inside:
-                items.setdefault(self.inputs[i][0], []).append(i)
-        taken = {i for of in items.values() for i in of}
-        return [y for x in order if x not in taken for y in self._with_items(x, items)]
+        for node in order:
+            if self.getitem[node] and self.inputs[node][0] in inside:
+                items.setdefault(self.inputs[node][0], []).append(node)
+        taken = {node for of in items.values() for node in of}
+        return [item for maker in order if maker not in taken for item in self._with_items(maker, items)]
 
     def _with_items(self, node: int, items: dict[int, list[int]]) -> list[int]:
-        return [node, *(y for x in items.get(node, ()) for y in self._with_items(x, items))]
+        return [node, *(inner for item in items.get(node, ()) for inner in self._with_items(item, items))]
 
     def split(self, saved: Iterable[int]) -> Split | None:
-        """Say what a step holds at most, and what it recomputes, with these values saved. O(nodes + edges).
+        """Return the peak of a step, and what it recomputes, with these values saved. O(nodes + edges).
 
         None where the backward half would read what the forward half overwrites.
         """
         forward, backward, saved = self.halves(saved)
-        if any(not self.overwritten.isdisjoint(self.storages[i]) for i in saved):
+        if any(not self.overwritten.isdisjoint(self.storages[node]) for node in saved):
             return None
         both = set(forward)
         lives = _Lives(self, len(forward), len(backward))
-        for i in [*self.arguments, *self.lasting]:
-            lives.use(i, lives.end)
-        for i in self.outputs:
-            lives.use(i, lives.turn)
-        for i in self.arguments:
-            lives.place(i, 0)
+        for node in [*self.arguments, *self.lasting]:
+            lives.use(node, lives.end)
+        for node in self.outputs:
+            lives.use(node, lives.turn)
+        for node in self.arguments:
+            lives.place(node, 0)
         lives.run(forward, 0)
-        for i in saved:
-            lives.use(i, lives.turn)
-        for i in self.tangents:
-            lives.place(i, lives.turn)
-            if self.nodes[i].meta["val"].numel() == 1:  # a loss: who calls backward() holds what it starts from
-                lives.use(i, lives.end)
+        for node in saved:
+            lives.use(node, lives.turn)
+        for node in self.tangents:
+            lives.place(node, lives.turn)
+            if self.nodes[node].meta["val"].numel() == 1:  # a loss: who calls backward() holds what it starts from
+                lives.use(node, lives.end)
         lives.run(backward, lives.turn)
-        for i in self.gradients:
-            lives.use(i, lives.end)
+        for node in self.gradients:
+            lives.use(node, lives.end)
         peak, held = lives.peak()
-        recomputed = sum(self.runtime[i] for i in backward if i in both)
-        return Split(peak, recomputed, frozenset(held))
+        again = sum(self.runtime[node] for node in backward if node in both)
+        return Split(peak, again, frozenset(held))
 
 
 class _Lives:
-    """Since when and until when each storage is held. One that is recomputed in the backward half is another one."""
+    """The lifetimes of storages, by steps. One that is recomputed in the backward half is another one."""
 
-    def __init__(self, joint: Joint, forward: int, backward: int) -> None:
+    def __init__(self, joint: JointGraph, forward: int, backward: int) -> None:
         self.joint = joint
         self.turn, self.end = forward, forward + backward
-        self.recomputed_offset = len(joint.size)  # is added to the number of a recomputed storage
+        self.offset = len(joint.size)  # is added to the number of a storage that is recomputed
         self.since: dict[int, int] = {}
         self.until: dict[int, int] = {}
         self.by_node: dict[int, list[int]] = {}
@@ -226,35 +240,39 @@ class _Lives:
         """Let a node's storages be there from a step on: its inputs' where it is a view, else its own."""
         joint = self.joint
         made = joint.made[node]
-        of_inputs = [s for x in joint.inputs[node] for s in self.by_node.get(x, ())]
-        after = self.recomputed_offset if step >= self.turn and joint.called[node] else 0
-        own = []
-        for s in joint.storages[node]:
-            own.append(s + after if s in made else next(x for x in of_inputs if x % self.recomputed_offset == s))
-            self.since.setdefault(own[-1], step)
-        self.by_node[node] = own
+        of_inputs = [storage for source in joint.inputs[node] for storage in self.by_node.get(source, ())]
+        after = self.offset if step >= self.turn and joint.called[node] else 0
+        numbers = []
+        for storage in joint.storages[node]:
+            numbers.append(
+                storage + after
+                if storage in made
+                else next(source for source in of_inputs if source % self.offset == storage)
+            )
+            self.since.setdefault(numbers[-1], step)
+        self.by_node[node] = numbers
         self.use(node, step)
 
     def use(self, node: int, step: int) -> None:
         """Let a node's storages be there in a step."""
-        for s in self.by_node.get(node, self.joint.storages[node]):
-            self.until[s] = max(self.until.get(s, 0), step)
+        for storage in self.by_node.get(node, self.joint.storages[node]):
+            self.until[storage] = max(self.until.get(storage, 0), step)
 
     def run(self, order: Sequence[int], start: int) -> None:
         """Run nodes one after the other."""
-        for step, i in enumerate(order, start):
-            self.place(i, step)
-            for x in self.joint.inputs[i]:
-                self.use(x, step)
+        for step, node in enumerate(order, start):
+            self.place(node, step)
+            for source in self.joint.inputs[node]:
+                self.use(source, step)
 
     def peak(self) -> tuple[int, set[int]]:
-        """Return the bytes held at most, and the nodes that made what is held then."""
+        """Return the peak live bytes, and the nodes that made the storages that live then."""
         change = [0] * (self.end + 2)
         size = self.joint.size
-        for s, since in self.since.items():
-            change[since] += size[s % self.recomputed_offset]
-            change[self.until[s] + 1] -= size[s % self.recomputed_offset]
+        for storage, since in self.since.items():
+            change[since] += size[storage % self.offset]
+            change[self.until[storage] + 1] -= size[storage % self.offset]
         held = list(accumulate(change))
         at = max(range(len(held)), key=held.__getitem__)
-        there = {s % self.recomputed_offset for s, since in self.since.items() if since <= at <= self.until[s]}
-        return held[at], {i for i, made in enumerate(self.joint.made) if not there.isdisjoint(made)}
+        there = {storage % self.offset for storage, since in self.since.items() if since <= at <= self.until[storage]}
+        return held[at], {node for node, made in enumerate(self.joint.made) if not there.isdisjoint(made)}

@@ -17,11 +17,11 @@ from gpumem.torch.compiled.splits import Splits
 from gpumem.torch.internals import torch
 from gpumem.torch.internals.partitioner import knapsack_solver
 
-ALWAYS = 1e-9  # a budget at which PyTorch asks its solver; at 0 it does not
+ALWAYS = 1e-9  # a budget at which PyTorch asks its solver: at 0 it recomputes all and does not ask; not tuned
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenSplit:
     """What was chosen for one graph.
 
     Attributes
@@ -29,18 +29,18 @@ class Chosen:
     asked : int
         Bytes that the budget or the limit came to.
     peak : int
-        Bytes that the forward and the backward graph hold at most: parameters, inputs and results included.
-    recomputed : float
-        What the backward graph recomputes, by the estimate that PyTorch is set to use: flops, unless set otherwise.
+        Peak live bytes of the forward and the backward graph: parameters, inputs and results included.
+    again : float
+        What the backward graph recomputes, by the estimate that PyTorch is configured to use: flops by default.
     least, full : int
         The least peak that was found, and that of the split PyTorch makes at budget 1.
     tried : int
-        Splits that were looked at.
+        Splits that were evaluated.
     """
 
     asked: int
     peak: int
-    recomputed: float
+    again: float
     least: int
     full: int
     tried: int
@@ -52,11 +52,11 @@ class Chosen:
 
 
 class Solver:
-    """See `solver`. `chosen` has what it chose, one for each time that PyTorch asked."""
+    """What `solver` returns. `chosen` has what it chose, one for each time that PyTorch asked."""
 
     def __init__(self, budget: float | None, limit: int | str | None) -> None:
         self.budget, self.limit = budget, limit
-        self.chosen: list[Chosen] = []
+        self.chosen: list[ChosenSplit] = []
         self._last: tuple[weakref.ref[Any], Splits, Frontier] | None = None
         knapsack_solver().register(type(self))
 
@@ -70,7 +70,7 @@ class Solver:
     def __call__(
         self, memory: Sequence[float], graph: Any, budget: float, info: Any, ops: Sequence[Any]
     ) -> tuple[list[int], list[int]]:
-        """Return the positions in `ops` of what is saved, and of what may be recomputed. PyTorch calls this."""
+        """Return the positions in `ops` of those saved, and of those that may be recomputed. PyTorch calls this."""
         if self._last is None or self._last[0]() is not graph:
             splits = Splits(graph, info, ops)
             self._last = (weakref.ref(graph), splits, search(splits, memory))
@@ -79,12 +79,14 @@ class Solver:
         full = splits.given[0].peak if splits.given[0] else frontier.points[-1].peak
         asked = self._asked(budget, least, full, splits)
         point = frontier.within(asked)
-        self.chosen.append(Chosen(asked, point.peak, point.recomputed, least, full, splits.tried))
+        self.chosen.append(
+            ChosenSplit(asked, peak=point.peak, again=point.again, least=least, full=full, tried=splits.tried)
+        )
         if point.peak > asked and self.limit is not None:
             warnings.warn(f"limit {exact(asked)}: the least that was found holds {exact(point.peak)}", stacklevel=2)
         splits.tag(point.base)
-        recomputed = set(point.ops)
-        return [k for k in range(len(ops)) if k not in recomputed], sorted(recomputed)
+        again = set(point.ops)
+        return [k for k in range(len(ops)) if k not in again], sorted(again)
 
     def _asked(self, budget: float, least: int, full: int, splits: Splits) -> int:
         """Return the bytes asked for; where PyTorch did not ask at larger budgets, no more than what it then took."""
@@ -105,8 +107,8 @@ class Solver:
         return self  # configurations are copied; what was chosen is to be seen in this one
 
     def __repr__(self) -> str:
-        said = {"budget": self.budget, "limit": self.limit}
-        return f"solver({', '.join(f'{name}={value!r}' for name, value in said.items() if value is not None)})"
+        given = {"budget": self.budget, "limit": self.limit}
+        return f"solver({', '.join(f'{name}={value!r}' for name, value in given.items() if value is not None)})"
 
 
 @strict
@@ -114,9 +116,9 @@ def solver(budget: float | None = None, limit: int | str | None = None) -> Solve
     """Return a solver for `torch._functorch.config.activation_memory_budget_solver`.
 
     PyTorch splits the joint graph of a compiled model into a forward and a backward graph, and asks a solver which
-    costly ops the backward graph recomputes. Its own ones count the bytes saved in between. This one counts what both
-    graphs hold at most, storage by storage, in the order they run: it takes what recomputes least within the bytes
-    that a budget comes to.
+    costly ops the backward graph recomputes. Its own ones count the bytes saved in between. This one counts the peak
+    live bytes of both graphs, storage by storage, in the order they run: it takes the split of least recomputation
+    within the bytes that a budget comes to.
 
     Parameters
     ----------
@@ -147,9 +149,9 @@ def solver(budget: float | None = None, limit: int | str | None = None) -> Solve
     Notes
     -----
     The search knows of no budget, so the peak never rises as the budget falls. It starts from what PyTorch's own
-    knapsack chooses for 21 budgets, so that at the peak of one of them no more is recomputed. It looks at 400,000 nodes
-    of splits, some seconds, and is deterministic. Ops that draw random numbers, and those that read what the forward
-    graph overwrites, are never recomputed. Kernels' workspaces and what a compiler fuses away are not known. On
+    knapsack chooses for 21 budgets, so that at the peak of one of these no more is recomputed. It evaluates 400,000
+    nodes of splits, some seconds, and is deterministic. Ops that draw random numbers, and those that read what the
+    forward graph overwrites, are never recomputed. Kernels' workspaces and what a compiler fuses away are not known. On
     PyTorch 2.12 what calls the graphs holds some saved values for longer than they do: up to 10 % more in our nets.
 
     Examples

@@ -1,4 +1,4 @@
-"""What PyTorch's minimum cut saves, whichever ops may be recomputed."""
+"""Splits of a joint graph by PyTorch's minimum cut: the values saved, given the ops that may be recomputed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpumem.torch.compiled.joint import Joint, Split
+from gpumem.torch.compiled.joint import JointGraph, Split
 from gpumem.torch.compiled.mincut import FlowNetwork
 from gpumem.torch.internals import torch
 from gpumem.torch.internals.partitioner import functorch_config, networks, partitioner
@@ -22,17 +22,23 @@ class Splits:
     """
 
     def __init__(self, graph: Any, info: Any, ops: Sequence[Any]) -> None:
-        self.joint = Joint(graph, info)
+        self.joint = JointGraph(graph, info)
         self.ops = [self.joint.of[op] for op in ops]
         self._name = [f"{op.name}_in" for op in ops]
-        self._at = {f"{node.name}_in": i for i, node in enumerate(self.joint.nodes)}
+        self._at = {f"{node.name}_in": position for position, node in enumerate(self.joint.nodes)}
         self._known: dict[tuple[int, ...], Split | None] = {}
         own = [FlowNetwork(networks(graph, info, options)) for options in _options()]
         self.given = [self._split(network, ()) for network in own]
-        once = {i for i, node in enumerate(self.joint.nodes) if info.is_required_fw(node) and self._once(i)}
-        self.allowed = frozenset(k for k, i in enumerate(self.ops) if i not in once)
-        free = {i for i, node in enumerate(self.joint.nodes) if "recompute" not in node.meta}
-        self._tags = [(once | ({self._at[x] for x in n.kept} - set(self.ops))) & free for n in own]
+        once = {
+            position
+            for position, node in enumerate(self.joint.nodes)
+            if info.is_required_fw(node) and self._once(position)
+        }
+        self.allowed = frozenset(choice for choice, position in enumerate(self.ops) if position not in once)
+        free = {position for position, node in enumerate(self.joint.nodes) if "recompute" not in node.meta}
+        self._tags = [
+            (once | ({self._at[name] for name in base_network.kept} - set(self.ops))) & free for base_network in own
+        ]
         self._bases = []
         for base in range(len(own)):
             self.tag(base)
@@ -45,19 +51,19 @@ class Splits:
 
     @property
     def tried(self) -> int:
-        """How many splits were looked at."""
+        """How many splits were evaluated."""
         return len(self._known)
 
     def tag(self, base: int) -> None:
         """Tag the graph so that PyTorch cuts it on this base."""
-        for i in set().union(*self._tags):
-            self.joint.nodes[i].meta.pop("recompute", None)
-        for i in self._tags[base]:
-            self.joint.nodes[i].meta["recompute"] = torch.utils.checkpoint.CheckpointPolicy.MUST_SAVE
+        for position in set().union(*self._tags):
+            self.joint.nodes[position].meta.pop("recompute", None)
+        for position in self._tags[base]:
+            self.joint.nodes[position].meta["recompute"] = torch.utils.checkpoint.CheckpointPolicy.MUST_SAVE
 
-    def of(self, base: int, recomputed: Iterable[int]) -> Split | None:
+    def of(self, base: int, again: Iterable[int]) -> Split | None:
         """Return the split where some ops may be recomputed; None where there is none that is right."""
-        return self._split(self._bases[base], [self._name[k] for k in recomputed])
+        return self._split(self._bases[base], [self._name[choice] for choice in again])
 
     def _split(self, network: FlowNetwork, opened: Iterable[str]) -> Split | None:
         cut = network.cut(opened)
@@ -68,25 +74,31 @@ class Splits:
             self._known[saved] = self.joint.split(saved)
         return self._known[saved]
 
-    def _once(self, i: int) -> bool:
+    def _once(self, position: int) -> bool:
         """Whether a node must not run twice."""
-        node = self.joint.nodes[i]
-        if any(not self.joint.overwritten.isdisjoint(self.joint.storages[x]) for x in self.joint.inputs[i]):
-            return bool(self.joint.made[i])
+        node = self.joint.nodes[position]
+        if any(
+            not self.joint.overwritten.isdisjoint(self.joint.storages[source]) for source in self.joint.inputs[position]
+        ):
+            return bool(self.joint.made[position])
         return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and _draws(node)
 
 
 def _draws(node: Any) -> bool:
-    """Whether an op that could draws random numbers: attention does where it drops something."""
-    for k, argument in enumerate(node.target._schema.arguments):
+    """Whether an op that may draw random numbers does: attention does where its dropout is not 0."""
+    for position, argument in enumerate(node.target._schema.arguments):
         if argument.name in ("dropout_p", "p"):
-            given = node.args[k] if k < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
+            given = (
+                node.args[position]
+                if position < len(node.args)
+                else node.kwargs.get(argument.name, argument.default_value)
+            )
             return bool(given != 0)
     return True
 
 
 def _options() -> tuple[Any, Any, Any]:
-    """Return what PyTorch's cut is told at budget 1, and where it asks for less and less."""
+    """Return the options of PyTorch's cut at budget 1, and where it asks for less and less."""
     config = functorch_config()
     dear = not config.aggressive_recomputation
     fastest = partitioner().MinCutOptions(

@@ -116,13 +116,13 @@ def scripted_as(original: Any, stand_in: Any) -> None:
         table[id(stand_in)] = table[id(original)]
 
 
-def hollow(size: int, device: torch.device) -> torch.UntypedStorage:
+def storage_without_memory(size: int, device: torch.device) -> torch.UntypedStorage:
     """A storage of a size, without memory."""
     return cast(torch.UntypedStorage, C._construct_storage_from_data_pointer(0, device, size))
 
 
 @contextmanager
-def quietly(gradients: bool = False) -> Iterator[None]:
+def hidden_from_modes(gradients: bool = False) -> Iterator[None]:
     """Run ops of our own, which no mode of the user's is to see; some do more where gradients are enabled."""
     with no_function_modes(), torch.set_grad_enabled(gradients):
         if C._len_torch_dispatch_stack():

@@ -1,4 +1,4 @@
-"""How bytes move: by the host's own hands, or by copies beside a GPU's kernels (`on_cuda`)."""
+"""Engines that move bytes: on the host by memory copies, on a GPU by copies beside its kernels (`on_cuda`)."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from gpumem.runtime.residency.environment import Mover
-from gpumem.torch.internals import SWAPS, copy, hollow, pointer, resize, swap, torch
+from gpumem.torch.internals import SWAPS, copy, pointer, resize, storage_without_memory, swap, torch
 
 
 class Engine(Mover, Protocol):
-    """What moves the bytes of storages of one device, its `place`."""
+    """Moves the bytes of storages of one device, its `place`."""
 
     place: torch.device
 
     def follow(self) -> bool:
-        """Let an op that is about to run be behind those before it; return whether it computes elsewhere than they."""
+        """Order an op that is about to run after those before it; return whether its stream is another one."""
 
     def rest(self) -> None:
-        """Let whatever runs next, wherever, be behind what was done."""
+        """Order whatever runs next, on whichever stream, after all copies."""
 
     def bytes_of(self, copy: Any) -> Any:
-        """Wait for a copy out; return its bytes, as an array of `uint8` that may be used again later."""
+        """Wait for a copy to the host; return its bytes as an array of `uint8`, valid until the copy is dropped."""
 
 
 class OnHost:
-    """The twin for a device that is the host: copies are NumPy's memory, which PyTorch's allocator does not see."""
+    """The engine where the host plays the device: copies are NumPy's memory, which PyTorch's allocator does not see."""
 
     place = torch.device("cpu")
 
     def follow(self) -> bool:
-        """All runs at once."""
+        """Do nothing: the host has one stream."""
         return False
 
     def rest(self) -> None:
-        """It is."""
+        """Do nothing: copies are done when they return."""
 
     def out(self, storage: torch.UntypedStorage) -> Any:
         """Copy at once."""
@@ -49,14 +49,14 @@ class OnHost:
         """Copy at once."""
         ctypes.memmove(pointer(storage), copy.ctypes.data, storage.nbytes())
 
-    def wait_for_copy(self, copy: Any) -> None:
-        """Nothing is under way."""
+    def settle(self, copy: Any) -> None:
+        """Do nothing: no copy is in flight."""
 
     def drop(self, copy: Any) -> None:
-        """It is freed with its last reference."""
+        """Do nothing: the copy is freed with its last reference."""
 
     def bytes_of(self, copy: Any) -> Any:
-        """They are there."""
+        """Return the copy, which is an array."""
         return copy
 
 
@@ -64,7 +64,7 @@ def has_memory(storage: torch.UntypedStorage) -> bool:
     """Whether there are bytes behind a storage."""
     try:
         return bool(storage.nbytes()) and pointer(storage) != 0
-    except RuntimeError:  # PyTorch refuses to tell an address that is none
+    except RuntimeError:  # PyTorch raises where the address is null
         return False
 
 
@@ -86,18 +86,18 @@ class Pointers(Protocol):
 
     @staticmethod
     def adopt(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
-        """Let a storage have what is in another one of its size, which nobody needs any more."""
+        """Give a storage the bytes of another one of its size, which is not used any more."""
 
 
 class Swapped:
-    """A storage without memory keeps its size, so that views of it can be made: its pointer is swapped for none."""
+    """A storage without memory keeps its size, so that views of it can be made: its pointer is swapped for null."""
 
     views: ClassVar[bool] = True
 
     @staticmethod
     def empty(storage: torch.UntypedStorage) -> None:
         """Give a storage's memory back to the allocator."""
-        swap(storage, hollow(storage.nbytes(), storage.device))
+        swap(storage, storage_without_memory(storage.nbytes(), storage.device))
 
     @staticmethod
     def fill(storage: torch.UntypedStorage, size: int) -> None:
@@ -113,8 +113,8 @@ class Swapped:
 class Resized:
     """Where pointers cannot be swapped, as before PyTorch 2.12: a storage without memory has no size, and so no views.
 
-    For PyTorch 2.11, which is in no range, but is what images with a GPU still have. Ops come out right, but whoever
-    asks a storage for its size gets 0 while it is off the device: `torch.save` writes a wrong file then.
+    For PyTorch 2.11, which is in no supported range, but is what images with a GPU still have. Results of ops are
+    right, but a storage that is off the device says that its size is 0: `torch.save` writes a wrong file then.
     """
 
     views: ClassVar[bool] = False
@@ -131,9 +131,9 @@ class Resized:
 
     @staticmethod
     def adopt(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
-        """Copy what another storage of its size has; both have memory for that moment."""
+        """Copy the bytes of another storage of its size; both have memory for that moment."""
         resize(storage, other.nbytes())
         copy(storage, other)
 
 
-POINTERS: type[Pointers] = Swapped if SWAPS else Resized  # of the PyTorch that is installed
+POINTERS: type[Pointers] = Swapped if SWAPS else Resized  # the better one that the installed PyTorch can do

@@ -1,4 +1,4 @@
-"""What a run loop needs of a PyTorch step: an iteration recorder, over the recorder of captures, and a follower."""
+"""The run loop's environment of a PyTorch step: it gives recorders, which are those of captures, and followers."""
 
 from __future__ import annotations
 
@@ -8,42 +8,50 @@ from typing import Any
 
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.hints import Hints
-from gpumem.runtime.residency.iteration_recorder import Alike, IterationRecorder
+from gpumem.runtime.residency.iteration_recorder import Alike, Book
 from gpumem.torch.capture.captured import cut
 from gpumem.torch.capture.op_recorder import OpRecorder
 from gpumem.torch.run.memory import Memory
-from gpumem.torch.run.recompute import Remaker
-from gpumem.torch.step.step_context import Scene
+from gpumem.torch.run.recompute import RecomputingFollower
+from gpumem.torch.step.step_context import StepContext
 from gpumem.torch.step.storages import Cell
 from gpumem.torch.step.timing import Timed, stopwatch
 from gpumem.trace import Trace
 
-MIN_LENGTH = 1  # events of what repeats: what repeats within a step keeps what it makes, and so is none
+# Events of the shortest iteration that is looked for: 1, as any length will do. What repeats within a step, as layers
+# do, is not taken for an iteration, since its repetitions leave activations behind.
+MIN_LENGTH = 1
 
 
-class StepBook(IterationRecorder[Cell]):
-    """A recording of the ops of a step since some moment.
+class StepRecorder(Book[Cell]):
+    """Records the ops of a step from some moment on, until two iterations are alike.
 
     Parameters
     ----------
     memory : Memory
-        Whose storages are numbered.
-    scene : Scene
+        Its storages are numbered.
+    step_context : StepContext
     timed : Timed, optional
         Runs the ops, and says how long they took.
     repeats : bool
-        Whether to look for what repeats, until a boundary is given.
+        Whether to look for repetitions, until a boundary is reported.
     observed : callable
-        Calls what may fail, and must not fail the step.
+        Calls a function that may fail without failing the step.
     """
 
     def __init__(
-        self, memory: Memory, scene: Scene, timed: Timed | None, repeats: bool, observed: Callable[..., Any]
+        self,
+        memory: Memory,
+        step_context: StepContext,
+        timed: Timed | None,
+        *,
+        repeats: bool,
+        observed: Callable[..., Any],
     ) -> None:
-        self.ops = OpRecorder(memory, memory.device, scene, timed, as_bare=False)
+        self.ops = OpRecorder(memory, memory.device, step_context, timed, as_bare=False)
         super().__init__(self.ops.recorder, repeats, MIN_LENGTH)
-        self._memory, self._buried = memory, lambda cell: observed(self.ops.on_reaped, cell)
-        memory.on_reaped = self._buried
+        self._memory, self._buried = memory, lambda cell: observed(self.ops.buried, cell)
+        memory.buried = self._buried
 
     def begin(self) -> None:
         """An iteration may begin here."""
@@ -54,12 +62,12 @@ class StepBook(IterationRecorder[Cell]):
         self.ops.end()
 
     def close(self) -> None:
-        """Nothing is recorded any more; another iterations may be told of deaths by now."""
-        if self._memory.on_reaped is self._buried:
-            self._memory.on_reaped = None
+        """Stop recording."""
+        if self._memory.buried is self._buried:  # else a later recorder has taken the place
+            self._memory.buried = None
 
     def trace(self, found: Alike) -> Trace:
-        """Return the last of two iterations; WorkloadError where they are none."""
+        """Return the trace of the last of two iterations; WorkloadError where they differ."""
         return cut(self.ops, found.bounds, "step").trace
 
 
@@ -69,11 +77,11 @@ class StepEnvironment:
     Parameters
     ----------
     memory : Memory
-    scene : Scene
-    on_iteration, lasts : callable
+    step_context : StepContext
+    settled, lasts : callable
         As `Environment` has them.
     repeats : bool
-        Whether an iteration that nobody tells of is looked for in what repeats.
+        Whether iterations are looked for in what repeats, as no boundary was named.
     """
 
     observed: Callable[..., Any]  # the loop's
@@ -81,31 +89,27 @@ class StepEnvironment:
     def __init__(
         self,
         memory: Memory,
-        scene: Scene,
-        on_iteration: Callable[[Trace], Planning | str | None],
+        step_context: StepContext,
+        settled: Callable[[Trace], Planning | str | None],
         lasts: Callable[[int], None],
+        *,
         repeats: bool,
     ) -> None:
-        self.memory, self.scene, self.on_iteration, self.lasts, self.repeats = (
-            memory,
-            scene,
-            on_iteration,
-            lasts,
-            repeats,
-        )
+        self.memory, self.step_context, self.repeats = memory, step_context, repeats
+        self.settled, self.lasts = settled, lasts
         self._timed = stopwatch(memory.device)
 
     def now(self) -> int:
         """The time, in ns."""
         return perf_counter_ns()
 
-    def iterations(self) -> StepBook:
-        """Return an iteration recorder that has seen no op."""
-        return StepBook(self.memory, self.scene, self._timed, self.repeats, self.observed)
+    def book(self) -> StepRecorder:
+        """Return a recorder that has seen no op."""
+        return StepRecorder(self.memory, self.step_context, self._timed, repeats=self.repeats, observed=self.observed)
 
-    def follower(self, hints: Hints) -> Remaker:
-        """Return who carries hints out."""
-        return Remaker(self.memory, hints)
+    def follower(self, hints: Hints) -> RecomputingFollower:
+        """Return a follower that carries hints out."""
+        return RecomputingFollower(self.memory, hints)
 
-    def report(self, kind: str, why: str) -> None:
-        """Nothing is logged."""
+    def told(self, kind: str, why: str) -> None:
+        """Log nothing."""

@@ -17,38 +17,39 @@ from typing import Any, cast
 
 from gpumem.torch.internals import to_dlpack
 
-TENSORS = ("torch.Tensor", "at::Tensor")  # as pybind11 has them in a signature
-PYTORCH = "torch."  # its own are ops, or known by name
+TENSORS = ("torch.Tensor", "at::Tensor")  # as pybind11 writes them in a signature
+PYTORCH = "torch."  # modules of PyTorch itself: their functions are ops, or listed in `internals/byte_access.py`
 
 
 def extensions() -> tuple[tuple[ModuleType, str], ...]:
-    """Return where such functions are to be found: a module and a name in it, those by which others know one included.
+    """Return where such functions stand: pairs of a module and a name in it, also where others have imported one.
 
-    So is the function that makes capsules of dlpack, which bridges between libraries import by name.
+    The function that makes capsules of dlpack is among them, as bridges between libraries import it by name.
 
-    Modules are looked at anew when their table has grown. Those of no table, as of `load_inline`, are looked for
-    when PyTorch has made more of them by its own count, as that takes up to a fifth of a second.
+    Modules are searched anew when `sys.modules` has grown. Those that are not in it, as of `load_inline`, are searched
+    for when PyTorch has loaded more of them by its own count, as that takes up to a fifth of a second.
     """
-    return _found(len(sys.modules), _made())
+    return _search(len(sys.modules), _loaded())
 
 
 @lru_cache(maxsize=1)
-def _found(modules: int, made: int) -> tuple[tuple[ModuleType, str], ...]:
-    beside = [x for x in gc.get_objects() if _is_extension(x)] if made else []
-    places = {id(module): module for module in (*beside, *[*sys.modules.values()])}
-    functions = {id(f) for module in places.values() for f in _functions(module)} | {id(to_dlpack)}
-    named = ((module, item) for module in places.values() for item in [*_names(module).items()])
+def _search(modules: int, loaded: int) -> tuple[tuple[ModuleType, str], ...]:
+    """Search all modules; the arguments say when to do so anew."""
+    unlisted = [value for value in gc.get_objects() if _is_extension(value)] if loaded else []
+    by_id = {id(module): module for module in (*unlisted, *[*sys.modules.values()])}
+    functions = {id(function) for module in by_id.values() for function in _functions(module)} | {id(to_dlpack)}
+    named = ((module, item) for module in by_id.values() for item in [*_names(module).items()])
     return tuple((module, name) for module, (name, value) in named if id(value) in functions)
 
 
-def _made() -> int:
+def _loaded() -> int:
     """How many extensions PyTorch has compiled and loaded in this process."""
     versions = getattr(sys.modules.get("torch.utils.cpp_extension"), "JIT_EXTENSION_VERSIONER", None)
     return len(getattr(versions, "entries", ()))
 
 
 def _names(module: Any) -> dict[str, Any]:
-    """What is in a module; one that loads when it is looked at is not looked at."""
+    """The names in a module, without calling its `__getattr__`: a lazy module would import things."""
     if not issubclass(type(module), ModuleType):
         return {}
     return cast(dict[str, Any], ModuleType.__getattribute__(module, "__dict__"))
@@ -57,7 +58,8 @@ def _names(module: Any) -> dict[str, Any]:
 def _functions(module: Any) -> list[Callable[..., Any]]:
     if not _is_extension(module):
         return []
-    return [x for x in [*_names(module).values()] if isinstance(x, BuiltinFunctionType) and _takes_tensors(x)]
+    values = [*_names(module).values()]
+    return [value for value in values if isinstance(value, BuiltinFunctionType) and _takes_tensors(value)]
 
 
 def _is_extension(module: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Threads that a run starts: what they do to its storages nobody would see, so they may not touch them."""
+"""Foreign threads: a dispatch mode is one thread's, so what others do to managed storages is not seen, and refused."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from gpumem.torch.internals import TorchDispatchMode, torch
 from gpumem.torch.step.ops import tensors
 from gpumem.torch.step.workload import WorkloadError
 
-START = "_bootstrap_inner"  # what every thread begins with, whatever its class makes of `run`
-ITEM = import_module("concurrent.futures.thread")._WorkItem  # what a pool's threads run, whenever they were started
+START = "_bootstrap_inner"  # the method that every thread begins with, also where a class overrides `run`
+# What a pool's threads run, also those that were started before the run.
+ITEM = import_module("concurrent.futures.thread")._WorkItem
 
 
-class Stranger(TorchDispatchMode):
-    """Refuses ops on tensors that are managed elsewhere, for as long as they are."""
+class ForeignThreadMode(TorchDispatchMode):
+    """Refuses ops of a foreign thread on tensors that a run manages, as long as it does."""
 
     def __init__(self, managed: Callable[[torch.Tensor], bool]) -> None:
         super().__init__()
@@ -28,30 +29,30 @@ class Stranger(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        for x in tensors((*args, *kwargs.values()), None):
-            if x.layout is torch.strided and self.managed(x):
+        for tensor in tensors((*args, *kwargs.values()), None):
+            if tensor.layout is torch.strided and self.managed(tensor):
                 raise WorkloadError(
-                    f"{func} in thread {threading.current_thread().name!r}: a tensor of shape {tuple(x.shape)} is "
-                    "managed by another thread, which may send it away at any time; let one thread do the step"
+                    f"{func} in thread {threading.current_thread().name!r}: a tensor of shape {tuple(tensor.shape)} "
+                    "is managed by another thread, which may evict it at any time; let one thread do the step"
                 )
         return func(*args, **kwargs)
 
 
 @contextmanager
-def refused(managed: Callable[[torch.Tensor], bool]) -> Iterator[None]:
+def refuse_foreign_threads(managed: Callable[[torch.Tensor], bool]) -> Iterator[None]:
     """Refuse managed tensors to threads that are started from now on, and to what pools of threads run from now on.
 
-    What other threads do that run already is not seen.
+    Threads that run already are not seen.
     """
     start, run = getattr(threading.Thread, START), ITEM.run
 
-    def watched(thread: threading.Thread) -> None:
-        with Stranger(managed):
+    def start_refusing(thread: threading.Thread) -> None:
+        with ForeignThreadMode(managed):
             start(thread)
 
-    def ran(item: Any, *args: Any) -> Any:
-        with Stranger(managed):
+    def run_refusing(item: Any, *args: Any) -> Any:
+        with ForeignThreadMode(managed):
             return run(item, *args)
 
-    with patch.object(threading.Thread, START, watched), patch.object(ITEM, "run", ran):
+    with patch.object(threading.Thread, START, start_refusing), patch.object(ITEM, "run", run_refusing):
         yield

@@ -1,4 +1,4 @@
-"""Processes that are forked from a run, as a loader's workers: each is told, as it has the run's modes and no run."""
+"""Processes that are forked from a run, as a loader's workers: they inherit its modes, and must leave them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _ACTIVE: weakref.WeakSet[Forks] = weakref.WeakSet()
 
 
 class Forks:
-    """While it stands, `told` is called in each process that is forked from this one."""
+    """While it is entered, `on_fork` is called in each process that is forked from this one."""
 
-    def __init__(self, report: Callable[[], None]) -> None:
-        self.report = report
+    def __init__(self, on_fork: Callable[[], None]) -> None:
+        self.on_fork = on_fork
 
     def __enter__(self) -> None:
         _ACTIVE.add(self)
@@ -25,8 +25,8 @@ class Forks:
 def _forked() -> None:
     for one in [*_ACTIVE]:
         _ACTIVE.discard(one)
-        one.report()
+        one.on_fork()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_forked)  # once a process: there is no way to take it back
+    os.register_at_fork(after_in_child=_forked)  # once a process, as a hook cannot be removed

@@ -1,4 +1,4 @@
-"""The dispatch mode of a run: before each op its operands are on the device, within the limit; the rest are hints."""
+"""The dispatch mode of a memory-limited run: before each op its operands are on the device; a plan only gives hints."""
 
 from __future__ import annotations
 
@@ -9,136 +9,136 @@ from typing import Any
 
 from gpumem.runtime.residency.follower import LOST
 from gpumem.runtime.residency.hints import LEAVE, looks
-from gpumem.runtime.residency.iteration_recorder import IterationRecorder
+from gpumem.runtime.residency.iteration_recorder import Book
 from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitError
 from gpumem.runtime.residency.run_loop import RunLoop
 from gpumem.torch.internals import torch
-from gpumem.torch.run.environment import StepBook
-from gpumem.torch.run.inside import Inside, runs_python
+from gpumem.torch.run.environment import StepRecorder
 from gpumem.torch.run.memory import Memory
+from gpumem.torch.run.nested_ops import NestedOpMode, runs_python
 from gpumem.torch.run.on_demand import DtrEvictor
-from gpumem.torch.run.output_sizes import Predicted
-from gpumem.torch.run.recompute import Remaker
+from gpumem.torch.run.output_sizes import OutputSizePredictor
+from gpumem.torch.run.recompute import RecomputingFollower
 from gpumem.torch.step.op_mode import OpMode
-from gpumem.torch.step.ops import THERE, Call, Kind, tensors
+from gpumem.torch.step.ops import IS_ON_DEVICE, Call, Kind, tensors
 from gpumem.torch.step.storages import Cell
 
 PACKED = "_pack_padded_sequence.default"  # it makes lengths, which recurrent nets read on the host
-JOINED = "it computes on several streams; under a memory limit each waits for the one before, so they run in turns"
+SEVERAL_STREAMS = "it computes on several streams; within a limit each waits for the one before, so they run in turns"
 
 
-class Within(OpMode):
-    """Runs ops within the limit of a memory, and lets a run loop look at each."""
+class LimitMode(OpMode):
+    """Runs ops within the limit of a memory, and shows each to a run loop, which records it or follows a plan."""
 
     alone = "a managed run"
 
     def __init__(self, memory: Memory, loop: RunLoop[Cell], chunk: int | None) -> None:
         super().__init__(memory.device, chunk)
         self.memory, self.loop = memory, loop
-        self.there = THERE[memory.device]
-        self.predicted = Predicted(self.device)
-        self.on_demand: DtrEvictor | None = None  # while no plan is followed; without one what is coldest goes
+        self.is_on_device = IS_ON_DEVICE[memory.device]
+        self.predicted = OutputSizePredictor(self.device)
+        self.on_demand: DtrEvictor | None = None  # evicts while no plan is followed; None: the least recently used goes
 
     def other(self, kind: Kind, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run what is no op; a view needs the size, which may go with the memory."""
+        """Run what is no op, such as a view; where a storage without memory has no size, it is brought back first."""
         if not self.memory.pointers.views:
-            self.memory.ensure_resident(self.memory.of(tensors(args, self.device)), 0, str(func))
+            self.memory.ready(self.memory.of(tensors(args, self.device)), 0, str(func))
         result = func(*args, **kwargs)
-        if kind.keeps:  # what a nested tensor knows its sizes by, asked for where C++ cannot throw
+        if kind.keeps_operands:  # a nested tensor's sizes: they are asked for where C++ cannot throw, so they stay
             for cell in self.memory.of(tensors((result,), self.device)):
                 self.memory.pin(cell, "a nested tensor")
         return result
 
     def op(self, call: Call) -> Any:
-        """Run an op of the device, once what it touches is there."""
+        """Run an op of the device, once the bytes that it touches are on the device."""
         memory, loop = self.memory, self.loop
-        # 1. Ops of all streams are in one order; what died since the last one makes room.
-        if memory.engine.follow() and JOINED not in loop.notes:
-            loop.note(JOINED)
+        # 1. Order: ops of all streams run one after the other. Storages that died since the last op leave the books.
+        if memory.engine.follow() and SEVERAL_STREAMS not in loop.notes:
+            loop.note(SEVERAL_STREAMS)
         if memory.dead:
-            memory.reap()
-        # 2. What it touches, and what it looks like.
-        self._operands(call)
-        # 3. What a plan has before it.
-        i = loop.before(call)
+            memory.bury()
+        # 2. Operands: the cells that it reads and writes, and the key by which a plan would know it.
+        self._find_operands(call)
+        # 3. Plan: what is due before this op (prefetches, releases, recomputations); DTR records the call instead.
+        index = loop.before(call)
         on_demand = self.on_demand
-        keeping = None if on_demand is None else on_demand.before(call, self._follows(i))
-        # 4. Its operands come, and there is room for what it makes. What is to be written ends copies and recipes of
-        #    it, also if the op fails half-way.
-        fresh = self._expected(i, call)
+        pending = None if on_demand is None else on_demand.before(call, self._follows(index))
+        # 4. Residency: evict for the results, bring all operands. A write ends the host's copies and the recipes of
+        #    what is written. It does so before the op runs, as an op that fails half-way has written a part.
+        fresh = self._expected_bytes(index, call)
         if call.writes:
-            memory.recompute_dependents(call.writes)
-        memory.ensure_resident(call.reads, fresh, call.kind.name)
+            memory.secure(call.writes)
+        memory.ready(call.reads, fresh, call.kind.name)
         if call.writes:
             memory.wrote(call.writes)
-        # 5. It runs as it was asked for, and is recorded.
+        # 5. The op itself, exactly as it was asked for; a recorder writes it down.
         call.result = self._run(call)
-        # 6. What it made is on the books.
-        self._done(call)
+        # 6. Results: their storages come on the books.
+        self._take_results(call)
         if on_demand is not None:
-            on_demand.after(call, keeping)
-        if i == LOST and memory.limit != UNLIMITED:
+            on_demand.after(call, pending)
+        if index == LOST and memory.limit != UNLIMITED:
             self.predicted.learn(sum([cell.size for cell in call.touched[len(call.reads) :]]))
-        # 7. What a plan has after it.
+        # 7. Plan: what is due after this op (copies to the host, releases, drops).
         loop.after(call)
         return call.result
 
-    def _follows(self, i: int) -> bool:
-        """Whether there is more to the plan that an op belongs to than its ops."""
+    def _follows(self, index: int) -> bool:
+        """Whether the plan whose op `index` runs now has any decision, and not its ops alone."""
         follower = self.loop.phase.follower
-        return i != LOST and follower is not None and follower.hints.count > 0
+        return index != LOST and follower is not None and follower.hints.count > 0
 
-    def _operands(self, call: Call) -> None:
-        """Tell the cells that an op reads and writes, and its key."""
+    def _find_operands(self, call: Call) -> None:
+        """Set the cells that an op reads and writes, and its key."""
         memory, kind = self.memory, call.kind
         operands = memory.of(call.operands)
         call.writes = written = memory.of(call.written) if call.written else []
         if kind.overwrites:
             operands = [*dict.fromkeys([*memory.of(call.read), *written])]
-        call.reads = operands if kind.reads else []
+        call.reads = operands if kind.reads_values else []
         phase = self.loop.phase
-        if phase.iterations is not None or phase.followed is not None:  # else nobody looks
-            call.key = looks(kind.looks, [cell.size for cell in call.reads])
+        if phase.book is not None or phase.course is not None:  # a key is of use to a recorder and to a follower only
+            call.key = looks(kind.plan_name, [cell.size for cell in call.reads])
 
-    def _expected(self, i: int, call: Call) -> int:
-        """The bytes that an op will make."""
+    def _expected_bytes(self, index: int, call: Call) -> int:
+        """The bytes that an op will make: as planned, else as predicted from the shapes of its arguments."""
         follower = self.loop.phase.follower
-        if i == LOST or follower is None:
+        if index == LOST or follower is None:
             return 0 if self.memory.limit == UNLIMITED else self.predicted(call.func, call.args, call.kwargs)
-        assert isinstance(follower, Remaker)
-        return follower.expected(i, call)
+        assert isinstance(follower, RecomputingFollower)
+        return follower.expected(index, call)
 
     def _run(self, call: Call) -> Any:
         """Run an op as it was asked for, and let a recorder write it down."""
-        run, iterations = call.func, self.loop.phase.iterations
-        if not call.kind.recomputable and runs_python(run):  # none of PyTorch's own
-            run = partial(Inside(self.memory, [*call.reads, *call.writes]).run, run)
+        run, book = call.func, self.loop.phase.book
+        if not call.kind.repeatable and runs_python(run):  # a kernel in Python may use tensors that are no arguments
+            run = partial(NestedOpMode(self.memory, [*call.reads, *call.writes]).run, run)
         try:
-            if iterations is None:
+            if book is None:
                 return run(*call.args, **call.kwargs)
-            return self._recorded(call, run, iterations)
+            return self._recorded(call, run, book)
         except BaseException:
             if call.kind.resizes:
                 self.memory.resized(call.written)
             raise
 
-    def _recorded(self, call: Call, run: Callable[..., Any], iterations: IterationRecorder[Cell]) -> Any:
-        assert isinstance(iterations, StepBook)
-        observed, timed = self.loop.observed, iterations.ops.timed
-        observed(iterations.ops.before, call)
+    def _recorded(self, call: Call, run: Callable[..., Any], book: Book[Cell]) -> Any:
+        assert isinstance(book, StepRecorder)
+        observed, timed = self.loop.observed, book.ops.timed
+        observed(book.ops.before, call)
         result = call.result = timed(run, call.args, call.kwargs) if timed else run(*call.args, **call.kwargs)
-        if self.loop.phase.iterations is iterations:  # else it could not be recorded
-            observed(iterations.ops.after, call)
+        if self.loop.phase.book is book:  # `before` may have failed, which ends the recording
+            observed(book.ops.after, call)
         return result
 
-    def _done(self, call: Call) -> None:
-        """Take note of what an op made and wrote; tell the cells that it touched."""
+    def _take_results(self, call: Call) -> None:
+        """Put what an op made on the books, set `call.touched`, and evict if that is more than was expected."""
         memory, kind, result = self.memory, call.kind, call.result
         if isinstance(result, torch.Tensor):
-            made = memory.made(result) if getattr(result, self.there) else []
+            made = memory.made(result) if getattr(result, self.is_on_device) else []
         elif isinstance(result, (list, tuple)):
             given = kind.name == PACKED
-            made = [cell for x in tensors(result, self.device) for cell in memory.made(x, given)]
+            made = [cell for tensor in tensors(result, self.device) for cell in memory.made(tensor, given)]
         else:
             made = []
         touched = call.reads
@@ -148,34 +148,35 @@ class Within(OpMode):
         call.touched = touched
         if kind.resizes:
             memory.resized(call.written)
-        if call.keeps:  # sizes, scales, packed weights: read by ops that do not name them
+        if call.keeps:  # sizes, scales, packed weights: later ops read them without naming them, so they stay
             for cell in [*touched, *call.writes]:
                 memory.pin(cell, "a nested or quantized tensor")
         memory.note()
         if memory.held > memory.limit:
-            with suppress(LimitError):
-                memory.evict_for(0, touched)
+            with suppress(LimitError):  # the op has run; the next one that needs more is refused, not this one
+                memory.room(0, touched)
 
     def leave(self) -> None:
-        """Run the end of a call: an op that reads all that lasts."""
+        """Run the end of a decorated call, as an op that reads all that lasts."""
         with self.lock:
             memory, loop = self.memory, self.loop
-            memory.reap()
-            end = Ending([*memory.by_key.values()])
-            follower, iterations = loop.phase.follower, loop.phase.iterations
+            memory.bury()
+            end = IterationEnd([*memory.by_key.values()])
+            follower, book = loop.phase.follower, loop.phase.book
             planned = follower is not None and follower.expects(end.key)
             if planned:
                 loop.before(end)
-            memory.ensure_resident(end.touched, 0, "what lasts when the step returns")
-            if isinstance(iterations, StepBook):
-                loop.observed(iterations.ops.touched, LEAVE, [s for c in end.touched if (s := c.storage) is not None])
-            if planned or loop.phase.iterations is not None:
+            memory.ready(end.touched, 0, "what lasts when the step returns")
+            if isinstance(book, StepRecorder):
+                storages = [storage for cell in end.touched if (storage := cell.storage) is not None]
+                loop.observed(book.ops.touched, LEAVE, storages)
+            if planned or loop.phase.book is not None:
                 loop.after(end)
             loop.boundary()
 
 
-class Ending:
-    """The end of a call, as an op that reads what lasts."""
+class IterationEnd:
+    """The end of a decorated call, as an op that reads what lasts."""
 
     key, name = looks(LEAVE, []), LEAVE
 

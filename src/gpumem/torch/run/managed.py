@@ -1,265 +1,36 @@
-"""Run an unmodified PyTorch step under a memory limit."""
+"""Run an unmodified PyTorch step within a limit."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import partial, wraps
+from collections.abc import Sequence
 from pathlib import Path
-from threading import RLock
-from typing import Any, TypeVar
-from unittest.mock import patch
 
 from gpumem.base import work
 from gpumem.base.arguments import strict
 from gpumem.base.names import one_of
-from gpumem.base.units import amount, exact, human
 from gpumem.pipeline import Planned
 from gpumem.pipeline.compare_planners import IN_A_RUN, asking
 from gpumem.pipeline.planned import given
 from gpumem.runtime.residency.background_planning import Planning
-from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitError
-from gpumem.runtime.residency.report import ManagedReport
-from gpumem.runtime.residency.run_loop import RunLoop
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan
 from gpumem.swap.planners import planner_of
-from gpumem.torch.internals import register_optimizer_step_post_hook, torch
-from gpumem.torch.run.engines import POINTERS, Engine, OnHost, Pointers
-from gpumem.torch.run.environment import StepEnvironment
-from gpumem.torch.run.foreign_threads import refused
-from gpumem.torch.run.forks import Forks
-from gpumem.torch.run.inside import without_modes
-from gpumem.torch.run.limit_mode import Within
-from gpumem.torch.run.memory import Memory, restore, to_host
+from gpumem.torch.internals import torch
+from gpumem.torch.run.engines import POINTERS, Engine, OnHost
+from gpumem.torch.run.managed_run import DEVICE, HOST, Managed as Managed
 from gpumem.torch.run.on_cuda import LIKE, Gpu, OnCuda, advice, machine_of
 from gpumem.torch.run.on_demand import DtrEvictor
-from gpumem.torch.run.recompute import recover
-from gpumem.torch.run.storage_access import Outside, Reach
-from gpumem.torch.step.foreach_chunks import in_bytes, lists_named
-from gpumem.torch.step.refusals import alone, refusing, uncompiled
-from gpumem.torch.step.step_context import Scene
-from gpumem.torch.step.storages import Cell
+from gpumem.torch.step.foreach_chunks import in_bytes
 from gpumem.torch.step.workload import WorkloadError
 from gpumem.trace import Trace
 
-F = TypeVar("F", bound=Callable[..., Any])
-TOLD, DEVICE, HOST = "told", "device", "host"
+TOLD = "told"  # boundaries are where the program calls `boundary()`
 LRU, DTR = "lru", "dtr"
 SIZELESS = (
     f"PyTorch {torch.__version__}: what is on the host has no size here, so torch.save within the run writes a wrong "
     "file, and limits may be passed; 2.12 is the oldest version that is supported"
 )
-PIECES = 8  # of the limit: into such parts calls on lists of tensors are split
-
-
-class Managed:
-    """A run under a memory limit: a context manager, or a decorator of a step. `managed` makes one.
-
-    It may be entered again, one at a time, and goes on with the plan it has.
-    """
-
-    def __init__(
-        self,
-        limit: int | str,
-        engine: Engine,
-        pointers: type[Pointers],
-        device: str,
-        *,
-        boundary: Any,
-        on_exit: str,
-        planning: Callable[[Trace, int], Planning],
-        wait: bool,
-        chunk: int | None,
-    ) -> None:
-        self.limit, self.until, self.on_exit, self.planning, self.chunk = limit, boundary, on_exit, planning, chunk
-        self.memory = Memory(device, engine, pointers)
-        self.memory.recover = lambda cell: recover(self.memory, cell)
-        self.scene = Scene()
-        self.memory.module = lambda: self.scene.here()[2]
-        self.scene.on_model = lambda found: self.memory.meet(found)
-        self.steps = StepEnvironment(self.memory, self.scene, self._on_iteration, self._lasts, boundary is None)
-        self.loop: RunLoop[Cell] = RunLoop(self.steps, wait=wait, eager=False)
-        self.steps.observed = self.loop.observed
-        self.mode = Within(self.memory, self.loop, chunk)
-        self.forks = Forks(self._forked)
-        self.outside = Outside(self._reach, self._changed, self._name, self._all_there)
-        self._contexts: ExitStack | None = None
-        self._called = False  # as a decorator
-        given = amount(limit, 2**40, "limit")  # which refuses what is none, be it a part of what nobody knows yet
-        if not (isinstance(limit, str) and "%" in limit):
-            self._limited(given)
-
-    def __repr__(self) -> str:
-        limit = self.limit if self.memory.limit == UNLIMITED else human(self.memory.limit)
-        rows = self.loop.ledger.rows
-        return f"Managed(limit {limit} on {self.memory.device}, iterations {rows[-1].number + 1 if rows else 0})"
-
-    # in and out
-
-    def __enter__(self) -> Managed:
-        with ExitStack() as contexts:
-            contexts.enter_context(alone(Within.alone))
-            contexts.callback(self._left)
-            hidden = refused(self._manages), without_modes(self.memory)
-            for context in (refusing(), self.scene.followed(), self.outside, *hidden, self.forks):
-                contexts.enter_context(context)
-            contexts.enter_context(register_optimizer_step_post_hook(self._stepped))
-            self.loop.start()
-            contexts.enter_context(self.mode)
-            contexts.enter_context(uncompiled())
-            self._contexts = contexts.pop_all()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        contexts, noted = self._contexts, self.loop.noted
-        assert contexts is not None
-        try:
-            contexts.__exit__(*error)
-        finally:
-            self._contexts = None  # not before: threads may not touch what is not back
-        new = self.loop.noted - noted
-        for note in [*self.loop.notes][-new:] if new and error[0] is None else ():
-            warnings.warn(note, stacklevel=2)
-
-    def _left(self) -> None:
-        """Let everything be where it is to be after the run, whatever failed in it, and raise nothing.
-
-        What is raised here would take the place of the program's own error.
-        """
-        if self.mode.off:  # in a process that was forked from the run: all is back there since
-            return
-        leave = to_host if self.on_exit == HOST and not self._called else restore
-        with self.mode.lock:
-            for what in (self.loop.pause, partial(leave, self.memory), self.memory.engine.rest):
-                try:
-                    for note in what() or ():
-                        self.loop.note(note)
-                except Exception as error:
-                    self.loop.note(f"on leaving: {type(error).__name__}: {error}")
-
-    def _manages(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor may be evicted at any time; threads of a run may outlive it."""
-        return self._contexts is not None and not self.mode.off and self.memory.known(tensor) is not None
-
-    def _forked(self) -> None:
-        """This process is a copy of the one that has the run, as a loader's worker: it goes on without one."""
-        self.mode.unmanaged()
-        self.mode.lock = RLock()  # the old one may be another thread's, which is not here
-        if self.memory.device == "cpu":  # CUDA is of no use in a process that was forked from one that has it
-            restore(self.memory)
-
-    def __call__(self, step: F) -> F:
-        """Let each call of a function run within the limit, as one iteration; all is back when it returns."""
-
-        @wraps(step)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            with patch.object(self, "_called", True), patch.object(self.steps, "repeats", False), self:
-                result = step(*args, **kwargs)
-                self.mode.leave()
-            return result
-
-        return called  # type: ignore[return-value]
-
-    def boundary(self) -> None:
-        """An iteration ends here; for runs with `boundary="told"`."""
-        with self.mode.lock:
-            self.loop.boundary()
-
-    def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        with self.mode.lock:
-            if self.until is optimizer:
-                self.loop.boundary()
-            elif self.until is None and not self._called:
-                self.loop.boundary(sure=False)
-
-    # what becomes known on the way
-
-    def _limited(self, limit: int) -> None:
-        self.memory.limit = limit
-        if self.chunk is None:
-            self.mode.chunk = max(limit // PIECES, 1)
-
-    def _on_iteration(self, trace: Trace) -> Planning | str | None:
-        """What to do about an iteration that was recorded: plan, record it anew, or nothing, as it fits."""
-        if self.memory.limit == UNLIMITED:
-            self._limited(amount(self.limit, trace.peak_live_bytes, "limit"))
-            if self.chunk is None and trace.peak_live_bytes > self.memory.limit and lists_named(trace.ops.name):
-                return "its optimizer's calls are split, now that the limit is known"
-        if trace.peak_live_bytes <= self.memory.limit:
-            return None
-        return self.planning(trace, self.memory.limit)
-
-    @strict
-    def follow(self, trace: Trace, plan: Plan) -> None:
-        """Begin with a plan instead of a recording."""
-        if self.memory.limit == UNLIMITED:
-            self._limited(amount(self.limit, trace.peak_live_bytes, "limit"))
-        self.mode.chunk = self.chunk  # as it was recorded
-        self.loop.follow(trace, plan)
-
-    def _lasts(self, size: int) -> None:
-        """Refuse to go on where what lasts could not be brought back at the end."""
-        if self.on_exit == DEVICE and size > self.memory.limit:
-            raise LimitError(
-                f"{human(size)} last from one iteration to the next, the limit is {human(self.memory.limit)}, and on "
-                f"leaving they are to be on the device; the least limit for that is {exact(size)}, or leave them on "
-                'the host: managed(..., on_exit="host")'
-            )
-
-    def _reach(self, storages: Sequence[torch.UntypedStorage], how: Reach) -> None:
-        """Somebody is about to touch storages' bytes past PyTorch's dispatcher, all of them at once."""
-        if self.mode.off:
-            return
-        with self.mode.lock:
-            by_key = self.memory.by_key
-            cells = [cell for storage in storages if (cell := by_key.get(storage._cdata)) is not None]
-            if not cells:
-                return
-            self.memory.engine.follow()
-            if how is not Reach.READS:
-                self.memory.recompute_dependents(cells)  # first, as it may evict them
-            on_demand = self.mode.on_demand if how is Reach.KEEPS else None
-            with nullcontext() if on_demand is None else on_demand.pinning(cells):
-                self.memory.ensure_resident(cells, 0, "a read of bytes")
-                for cell in cells if how is Reach.KEEPS else ():
-                    self.memory.pin(cell, "whoever has its address")
-            if how is not Reach.READS:
-                self.memory.wrote(cells)
-
-    @contextmanager
-    def _all_there(self) -> Iterator[None]:
-        """Somebody is about to read nobody knows what; the limit does not count meanwhile."""
-        memory = self.memory
-        with self.mode.lock:
-            before, memory.limit = memory.limit, UNLIMITED
-            try:
-                for cell in () if self.mode.off else [*memory.by_key.values()]:
-                    memory.ensure_resident([cell], 0, "a file")
-                yield
-            finally:
-                memory.limit = before
-                with suppress(LimitError):
-                    memory.evict_for(0)
-
-    def _name(self, storage: torch.UntypedStorage) -> int | None:
-        """A number that no other storage's address is, where this one's may change."""
-        cell = None if self.mode.off else self.memory.by_key.get(storage._cdata)
-        return None if cell is None or cell.pinned else cell.key
-
-    def _changed(self, storage: torch.UntypedStorage) -> None:
-        """It may have another size by now."""
-        if self.mode.off:
-            return
-        with self.mode.lock:
-            cell = self.memory.by_key.get(storage._cdata)
-            if cell is not None:
-                self.memory.measured(cell)
-
-    def report(self) -> ManagedReport:
-        """Return what came of the run so far."""
-        return self.loop.report(open_row=False)
 
 
 @strict
@@ -277,12 +48,13 @@ def managed(
     chunk: int | str | None = None,
     device: str | None = None,
 ) -> Managed:
-    """Run an unmodified training step under a memory limit, with the bits that it has without one.
+    """Run an unmodified training step within a limit, with the same bits as without one.
 
-    The first iterations run on demand: before each op whatever it touches is on the device, and what was not used for
-    longest makes room. They are recorded; when two are alike, a plan is made beside the run, and followed from the end
-    of an iteration on. A plan is made of hints: an op that finds something away brings it back itself, so a step that
-    does something else than planned is slower, never wrong. When that goes on, another plan is made.
+    The first iterations run on demand: before each op whatever it touches is brought to the device, and the least
+    recently used is evicted for that. They are recorded; when two are alike, a plan is made beside the run, and
+    followed from the end of an iteration on. A plan gives hints: an operand that is off the device is brought back when
+    its op runs, so a step that does something else than planned is slower, never wrong. When that goes on, another plan
+    is made.
 
     Parameters
     ----------
@@ -299,18 +71,18 @@ def managed(
         Where an iteration ends: at the end of this optimizer's step; `"told"`: where `boundary()` of the run is called.
         Left out, at the end of optimizers' steps, several where they take turns, else where ops repeat.
     on_exit : str
-        `"device"`: on leaving everything comes back; where what lasts does not fit, that is refused after the
-        second iteration. `"host"`: every tensor that was managed is one of the host from then on, as by `.to("cpu")`.
+        `"device"`: on leaving everything comes back to the device; where what lasts does not fit, that is refused after
+        the second iteration. `"host"`: every managed tensor is one of the host from then on, as by `.to("cpu")`.
     on_demand : str
-        What makes room while no plan is followed. `"lru"`: what was not used for longest goes to the host. `"dtr"`:
-        what takes least time to get back, for its bytes and for how long it was not used. It goes to the host, or is
-        dropped and its op is recomputed, whichever takes less on `machine`.
+        What is evicted while no plan is followed. `"lru"`: the least recently used, to the host. `"dtr"`: what takes
+        least time to get back, for its bytes and for how long it was not used. It is copied to the host, or dropped
+        and recomputed, whichever takes less on `machine`.
     planner : str or sequence of str
         Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts. Left out, two that take no
         time, and `search`.
     seconds : float
-        Of planning, at most, once there is a plan. The first one is followed as soon as it is there, those that are
-        better from the end of an iteration on, while the search goes on.
+        Of planning, at most, once there is a plan. The first plan is followed as soon as it exists, better ones from
+        the end of an iteration on, while the search goes on.
     wait : bool
         Let the run wait for its plan.
     chunk : int or str, optional
@@ -318,13 +90,13 @@ def managed(
         what it was recorded with, so none where that was left out there.
     device : str, optional
         `cuda` or `cpu`; left out, `cuda` where there is one: the device that is current when this is called; tensors on
-        another one are refused. On the host, memory of NumPy plays the host's part.
+        another one are refused. On `cpu` the host plays the device, and memory of NumPy the host.
 
     Returns
     -------
     Managed
-        Use it in a `with` statement, or as a decorator of a step: then each call is an iteration, and everything is
-        back when it returns. `report()` says what came of it.
+        Use it in a `with` statement, or as a decorator of a step: then each call is an iteration, and all tensors are
+        restored when it returns. `report()` has a row for each iteration.
 
     Raises
     ------
@@ -382,7 +154,7 @@ def managed(
         device,
         boundary=boundary,
         on_exit=on_exit,
-        planning=lambda trace, load: Planning(trace, load, asking(chosen, load, names), seconds),
+        planning=lambda trace, limit: Planning(trace, limit, asking(chosen, limit, names), seconds),
         wait=wait,
         chunk=in_bytes(chunk),
     )
@@ -398,7 +170,7 @@ def managed(
 
 
 def _on(device: str, machine: Machine | str | None) -> tuple[Engine, Machine]:
-    """What moves bytes there, and what plans are made for."""
+    """The engine of a device, and the machine that plans are made for."""
     chosen = machine if isinstance(machine, Machine) else Machine.named(machine or LIKE)
     if device == "cpu":
         return OnHost(), chosen

@@ -1,4 +1,4 @@
-"""Storages under a memory limit: a limited memory of PyTorch's storages, known by the tensors that have them."""
+"""Limited memory of PyTorch's storages, and how a run restores them when it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unittest.mock import patch
 from gpumem.base.units import human
 from gpumem.runtime.residency.environment import HostCopy
 from gpumem.runtime.residency.limited_memory import DEVICE, HOST, RECIPE, UNLIMITED, LimitedMemory
-from gpumem.torch.internals import pointer, quietly, torch
+from gpumem.torch.internals import hidden_from_modes, pointer, torch
 from gpumem.torch.run.engines import Engine, Pointers, has_memory
 from gpumem.torch.step.storages import Cell, Storages
 from gpumem.torch.step.workload import WorkloadError
@@ -39,24 +39,24 @@ class Memory(LimitedMemory[Cell], Storages):
         Storages.__init__(self)
         LimitedMemory.__init__(self, engine, pointers, limit)
         self.device = device
-        self.module: Callable[[], str] = lambda: ""  # whose op it is that runs now
+        self.module: Callable[[], str] = lambda: ""  # the module whose op runs now, for error messages
 
     def manages(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is on the device."""
         return str(tensor.device.type) == self.device
 
     def meet(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Know of tensors before an op touches them: they take their part of the limit."""
-        self.of([x for x in tensors if self.manages(x)])
+        """Take tensors of the device on the books before an op touches them: they count against the limit."""
+        self.of([tensor for tensor in tensors if self.manages(tensor)])
         self.note()
 
     def resized(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Take note of storages that may have another size by now."""
+        """Update the sizes of storages that an op may have resized."""
         for cell in self.of([*tensors]):
             self.measured(cell)
 
     def measured(self, cell: Cell) -> None:
-        """Take note of the size that a storage on the device has."""
+        """Update the size of a storage on the device."""
         storage = cell.storage
         if storage is None or cell.where is not DEVICE or storage.nbytes() == cell.size:
             return
@@ -68,19 +68,19 @@ class Memory(LimitedMemory[Cell], Storages):
         self.note()
 
     def reconcile(self) -> None:
-        """Believe the storages and not the books, which a Ctrl-C between two lines may have left behind."""
+        """Correct the books by what storages say: a Ctrl-C between two lines may have left them inconsistent."""
         for cell in [*self.by_key.values()]:
             storage = cell.storage
             if storage is None or not cell.size:
                 continue
-            elsewhere = HOST if cell.copy is not None else RECIPE if cell.recipe is not None else None
-            if cell.where is DEVICE and elsewhere is not None and not has_memory(storage):
-                cell.where = elsewhere
+            off_device = HOST if cell.copy is not None else RECIPE if cell.recipe is not None else None
+            if cell.where is DEVICE and off_device is not None and not has_memory(storage):
+                cell.where = off_device
                 self.held -= cell.size
-            if cell.where is DEVICE:  # the only bytes there are, if there is no other place
-                self.on_device[cell] = None
+            if cell.where is DEVICE:  # also where it has no memory: then there are no other bytes to go by
+                self.here[cell] = None
             else:
-                self.on_device.pop(cell, None)
+                self.here.pop(cell, None)
 
     def arrived(self, cell: Cell, place: torch.device) -> None:
         if place != self.engine.place:
@@ -93,102 +93,104 @@ class Memory(LimitedMemory[Cell], Storages):
         self.arrive(cell)
 
     def dying(self, copy: HostCopy) -> None:
-        """Let what computes next, perhaps in this memory, wait for the copy."""
-        self.engine.wait_for_copy(copy.data)
+        """Let later ops, which may get this memory, wait for a copy from it that is in flight."""
+        self.engine.settle(copy.data)
 
     def forget_makers(self) -> None:
-        """Recompute nothing that is on the device: its operands may be written where nobody sees it."""
+        """Recompute none of what is on the device from here on: outside of a run operands may be written unseen."""
         for cell in [*self.by_key.values()]:
             cell.maker = None
 
-    def advice(self, what: str) -> tuple[str, str]:
+    def told(self, what: str) -> tuple[str, str]:
         module, lists = self.module(), "_foreach" in what or "_fused" in what
         hint = "; its optimizer with foreach=False, or a smaller chunk, holds less" if lists else ""
         return f" in {module}" if module else "", hint
 
 
 def restore(memory: Memory) -> list[str]:
-    """Bring everything back, and give up what the host has of it; return what is to be said.
+    """Bring everything back to the device, and free the host's copies; return notes for the user.
 
-    What cannot come back, as the device has no memory left, is a tensor of the host from then on.
+    What cannot come back, as the device has no memory left, becomes a tensor of the host.
     """
     memory.forget_makers()
     memory.reconcile()
     with patch.object(memory, "limit", UNLIMITED):
-        stuck = _brought(memory, [*memory.by_key.values()])
-        if stuck:  # what is recomputed needs room beside it, which there may be by now
-            stuck = _brought(memory, [cell for cell, _ in stuck])
+        failed = _bring_all(memory, [*memory.by_key.values()])
+        if failed:  # a recomputation needs scratch memory, which there may be now that the others are back
+            failed = _bring_all(memory, [cell for cell, _ in failed])
         notes = []
-        if stuck:
-            size, why = sum(cell.size for cell, _ in stuck), stuck[0][1]
+        if failed:
+            size, why = sum(cell.size for cell, _ in failed), failed[0][1]
             notes.append(f"{human(size)} could not come back on leaving, and are tensors of the host now: {why}")
-            notes += _moved(memory, {cell for cell, _ in stuck})
+            notes += _move_tensors(memory, {cell for cell, _ in failed})
         for cell in [*memory.by_key.values()]:
-            memory.wait_for_copy(cell)
+            memory.settle(cell)
             memory.forget(cell)
         return notes
 
 
-def _brought(memory: Memory, cells: Iterable[Cell]) -> list[tuple[Cell, str]]:
-    """Bring cells back one by one; return those that did not come, and why."""
+def _bring_all(memory: Memory, cells: Iterable[Cell]) -> list[tuple[Cell, str]]:
+    """Bring cells back one by one; return those that are off the device all the same, and why."""
     why: dict[Cell, str] = {}
     for cell in cells:
         try:
-            memory.ensure_resident([cell], 0, "leaving")
-        except Exception as error:  # the next one may come all the same
+            memory.ready([cell], 0, "leaving")
+        except Exception as error:  # the next one may succeed
             why[cell] = f"{type(error).__name__}: {error}"
-    # one that came may have left again, where the device had no memory for the next
+    # all cells, as one that came may have been evicted where the device had no memory for the next
     return [(cell, why.get(cell, "no memory")) for cell in memory.by_key.values() if cell.where is not DEVICE]
 
 
 def to_host(memory: Memory) -> list[str]:
-    """Leave on the host what Python's tensors hold: each of them is there from then on; the rest is brought back."""
+    """Make every tensor that Python knows of a tensor of the host; bring the rest back to the device."""
     memory.forget_makers()
     memory.reconcile()
-    notes = _moved(memory, {cell for cell in memory.by_key.values() if not cell.pinned})
-    memory.reap()
+    notes = _move_tensors(memory, {cell for cell in memory.by_key.values() if not cell.pinned})
+    memory.bury()
     return notes + restore(memory)
 
 
-def _moved(memory: Memory, cells: set[Cell]) -> list[str]:
-    """Let Python's tensors of some cells be tensors of the host."""
-    homes: dict[Cell, torch.UntypedStorage] = {}
+def _move_tensors(memory: Memory, cells: set[Cell]) -> list[str]:
+    """Make Python's tensors of some cells tensors of the host; return notes for the user."""
+    on_host: dict[Cell, torch.UntypedStorage] = {}
     notes: dict[str, None] = {}
-    with quietly():
-        for x in _tensors():
+    with hidden_from_modes():
+        for tensor in _all_tensors():
             try:
-                cell = memory.known(x) if memory.manages(x) and x.layout is torch.strided else None
+                managed = memory.manages(tensor) and tensor.layout is torch.strided
+                cell = memory.known(tensor) if managed else None
                 if cell is None or cell not in cells:
                     continue
-                if cell not in homes:
-                    homes[cell] = _home(memory, cell)
-                with torch.inference_mode(x.is_inference()):  # else it is half of one kind and half of the other
-                    there = torch.empty(0, dtype=x.dtype).set_(homes[cell], x.storage_offset(), x.size(), x.stride())
-                    x.data = there
+                if cell not in on_host:
+                    on_host[cell] = _copy_on_host(memory, cell)
+                geometry = tensor.storage_offset(), tensor.size(), tensor.stride()
+                # an inference tensor takes `data` of an inference tensor only, and others of others only
+                with torch.inference_mode(tensor.is_inference()):
+                    tensor.data = torch.empty(0, dtype=tensor.dtype).set_(on_host[cell], *geometry)
             except Exception as error:  # one that cannot be moved is no reason to leave the others where they are
                 notes[f"a tensor stayed on the device: {type(error).__name__}: {error}"] = None
     return [*notes]
 
 
-def _home(memory: Memory, cell: Cell) -> torch.UntypedStorage:
-    """The bytes of a cell in the host's ordinary memory, which is PyTorch's: it may be managed again."""
+def _copy_on_host(memory: Memory, cell: Cell) -> torch.UntypedStorage:
+    """Return the bytes of a cell in memory of PyTorch's own allocator: a later run may manage that."""
     if cell.copy is None and cell.where is not DEVICE:
-        memory.ensure_resident([cell], 0, "leaving")
+        memory.ready([cell], 0, "leaving")
     memory.out(cell)
     assert cell.copy is not None
-    found = memory.engine.bytes_of(cell.copy.data)
-    home = torch.UntypedStorage(cell.size)
-    ctypes.memmove(pointer(home), found.ctypes.data, cell.size)
-    return home
+    copied = memory.engine.bytes_of(cell.copy.data)
+    storage = torch.UntypedStorage(cell.size)
+    ctypes.memmove(pointer(storage), copied.ctypes.data, cell.size)
+    return storage
 
 
-def _tensors() -> list[torch.Tensor]:
-    """All that Python knows of. What was frozen is not listed, so it is thawed for that; garbage goes before."""
+def _all_tensors() -> list[torch.Tensor]:
+    """All tensors that Python's collector knows of; frozen objects are not listed, so they are unfrozen for that."""
     frozen = gc.get_freeze_count()
     if frozen:
-        gc.collect()
+        gc.collect()  # else garbage would be frozen with the rest below
         gc.unfreeze()
-    found: list[Any] = [x for x in gc.get_objects() if issubclass(type(x), torch.Tensor)]
+    tensors: list[Any] = [value for value in gc.get_objects() if issubclass(type(value), torch.Tensor)]
     if frozen:
         gc.freeze()
-    return found
+    return tensors

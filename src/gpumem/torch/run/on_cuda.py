@@ -1,4 +1,4 @@
-"""A card of `torch.cuda`, and copies beside its kernels; `residency/copy_engine.py` has the picture and every wait.
+"""A GPU by `torch.cuda`, and copies beside its kernels; `residency/copy_engine.py` draws the streams and every wait.
 
 In a backward pass PyTorch makes the stream of the forward op current, in a thread of its own, so joining streams that
 compute costs no more there.
@@ -14,10 +14,12 @@ from typing import Any, Protocol
 
 from gpumem.runtime.residency.copy_engine import Beside, Card, Slab
 from gpumem.simulator.machine import PRESETS, Link, Machine
-from gpumem.torch.internals import cuda_stream_key, quietly, torch
+from gpumem.torch.internals import cuda_stream_key, hidden_from_modes, torch
 
-LIKE = "rtx4090"  # what a card without a preset is taken for, but for its memory and its link
-SMALL, LARGE, TIMES = 2**16, 2**25, 3  # bytes of the copies that measure a link, and how often
+LIKE = "rtx4090"  # the preset that stands for a GPU without one, but for its memory and its link
+# Bytes of the two copies by which a link is measured, and how often each is made; the fastest counts. Not tuned: 64 KiB
+# are mostly latency, 32 MiB mostly bandwidth.
+SMALL, LARGE, TIMES = 2**16, 2**25, 3
 
 
 class TorchCard(Card, Protocol):
@@ -27,7 +29,7 @@ class TorchCard(Card, Protocol):
 
 
 class Gpu:
-    """The card that is current when this is made, by `torch.cuda`."""
+    """The GPU that is current when this is made, by `torch.cuda`."""
 
     def __init__(self) -> None:
         self.place = torch.device("cuda", torch.cuda.current_device())
@@ -35,32 +37,32 @@ class Gpu:
         self._stream: Any = None
 
     def current(self) -> Any:
-        """Ask with every op, so without making an object each time."""
+        """The current stream; asked with every op, so its object is made anew only where the stream is another."""
         key = cuda_stream_key(self.place.index)
         if key != self._key:
             self._key, self._stream = key, torch.cuda.current_stream(self.place)
         return self._stream
 
     def stream(self) -> Any:
-        """One that does not wait for the default stream."""
+        """A new stream, which does not wait for the default one."""
         return torch.cuda.Stream(self.place)
 
     def event(self, timed: bool = False) -> Any:
-        """Without a time, unless it is asked for."""
+        """A new event, without a time unless that is asked for."""
         return torch.cuda.Event(enable_timing=timed)
 
     def size(self, storage: torch.UntypedStorage) -> int:
-        """Of a storage."""
+        """The bytes of a storage."""
         return int(storage.nbytes())
 
     def pinned(self, size: int) -> torch.UntypedStorage:
-        """From PyTorch's allocator of pinned memory."""
-        with quietly():
+        """New pinned memory, from PyTorch's allocator for that."""
+        with hidden_from_modes():
             return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).untyped_storage()
 
     def copy(self, stream: Any, target: torch.UntypedStorage, source: torch.UntypedStorage, size: int) -> None:
-        """Copy bytes; nothing is allocated for it."""
-        with quietly(), torch.cuda.stream(stream):
+        """Copy bytes on a stream; nothing is allocated for it."""
+        with hidden_from_modes(), torch.cuda.stream(stream):
             _bytes(target, size).copy_(_bytes(source, size), non_blocking=True)
 
 
@@ -72,45 +74,45 @@ class OnCuda(Beside):
         self.place = card.place
 
     def bytes_of(self, copy: Slab) -> Any:
-        """The host waits."""
+        """Let the host wait for a copy; return its bytes."""
         copy.done.synchronize()
-        with quietly():
+        with hidden_from_modes():
             return _bytes(copy.memory, copy.size).numpy()
 
 
 def _bytes(storage: torch.UntypedStorage, size: int) -> torch.Tensor:
-    """The first bytes of a storage; made anew each time, as inference mode lasts with what is made under it."""
+    """The first bytes of a storage; a new tensor each time, as one made under inference mode stays an inference one."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (size,), (1,))
 
 
 def advice() -> list[str]:
-    """What to tell somebody whose allocator will leave holes where tensors come and go."""
-    said = "".join(os.environ.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))
-    if "expandable_segments:True" in said.replace(" ", ""):
+    """Notes for a user whose allocator will fragment memory where tensors come and go."""
+    settings = "".join(os.environ.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))
+    if "expandable_segments:True" in settings.replace(" ", ""):
         return []
     return ["PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True leaves hardly any holes where tensors come and go"]
 
 
 def machine_of(gpu: Gpu) -> Machine:
-    """Return what plans for a GPU are made for: the preset of its name, else an `rtx4090` with its memory and link.
+    """Return the machine that plans for a GPU are made for: the preset of its name, else an `rtx4090` with its link.
 
-    The link of a card without a preset is measured, by a few copies of 64 KiB and 32 MiB; its rates are a guess, which
-    matters little, as ops are measured while they are recorded.
+    The link of a GPU without a preset is measured, by a few copies of 64 KiB and 32 MiB, its memory asked for; its
+    rates are a guess, which matters little, as ops are measured while they are recorded.
     """
     name = torch.cuda.get_device_name(gpu.place)
     words = re.findall(r"[a-z0-9]+", name.lower())
-    runs = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)}
+    spans = {"".join(words[first:last]) for first in range(len(words)) for last in range(first + 1, len(words) + 1)}
     for preset in PRESETS:
-        if preset in runs:
+        if preset in spans:
             return Machine.named(preset)
     memory = torch.cuda.get_device_properties(gpu.place).total_memory
-    there, here = torch.UntypedStorage(LARGE, device=gpu.place), gpu.pinned(LARGE)
-    out, into = _link(gpu, here, there), _link(gpu, there, here)
+    on_device, on_host = torch.UntypedStorage(LARGE, device=gpu.place), gpu.pinned(LARGE)
+    out, into = _link(gpu, on_host, on_device), _link(gpu, on_device, on_host)
     return Machine.named(LIKE).with_(name=name, capacity=memory, out=out, into=into)
 
 
 def _link(gpu: Gpu, target: torch.UntypedStorage, source: torch.UntypedStorage) -> Link:
-    """Measure one direction, on the stream that is current, which the memory is of."""
+    """Measure one direction, on the current stream, on which the memory was allocated."""
     small, large = (min(_ns(gpu, target, source, size) for _ in range(TIMES)) for size in (SMALL, LARGE))
     rate = max(large - small, 0.0) / (LARGE - SMALL)
     return Link(latency_ns=max(small - SMALL * rate, 0.0), ns_per_byte=rate)

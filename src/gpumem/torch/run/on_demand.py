@@ -1,11 +1,11 @@
-"""DTR's rule while no plan is followed: what is cheap to get back goes first, by way of the host or of its op.
+"""DTR's rule while no plan is followed: what is cheap to get back is evicted first, to the host or by recomputation.
 
 h_DTR of Kirisame et al., "Dynamic Tensor Rematerialization" (ICLR 2021), with the link as a second way back::
 
     score = time / (bytes * staleness), the lowest goes      staleness: ops' time since an op touched it
     time  = min(copies, op + evicted neighbourhood)          copies: back, and out unless the host has its bytes
 
-The neighbourhood are the values that are gone and from which recipes lead to this one, or to which they lead from it.
+The evicted neighbourhood of a value: the dropped values from which recipes lead to it, or to which they lead from it.
 Times are the machine's: on a GPU ops are measured at the end of an iteration only. What was changed in place is copied.
 Each eviction looks at all that is on the device, as in the paper; a walk through the neighbourhood ends where copies
 are cheaper.
@@ -27,33 +27,41 @@ from gpumem.simulator.machine import Link, Machine
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Touches, Value
 from gpumem.torch.internals import storage_references, torch
 from gpumem.torch.run.memory import Memory
-from gpumem.torch.run.recompute import Keeping, Kept, Making, NotKept, keep
+from gpumem.torch.run.recompute import NotRepeatable, PendingCall, RecordedCall, StorageRecipe, record_call
 from gpumem.torch.step.ops import Call, Kind, amount, flops_of, results
 from gpumem.torch.step.storages import Cell
 
-SIZES = 4096  # of ops and of copies, whose times are remembered; not tuned
+# Sizes of ops and of copies whose times are remembered: not tuned.
+SIZES = 4096
 
 
 class Maker:
-    """A call that may be recomputed, and what it reads; each of its results has it for a `maker`."""
+    """The recorded call that made some cells, each of which has it for its `maker`: what could recompute them."""
 
-    def __init__(self, call: Kept) -> None:
+    def __init__(self, call: RecordedCall) -> None:
         self.call, self.sources = call, call.sources
 
     def makes(self, cell: Cell) -> bool:
-        """Whether it makes the bytes that one of its results has now; where it does not, it never will again."""
+        """Whether it makes the bytes that one of its results has now; once it does not, it never does."""
         versions = self.call.versions
         return cell.version == Cell.version and all(
-            x.version == versions[x] and not x.pinned and x.storage is not None for x in self.sources
+            source.version == versions[source] and not source.pinned and source.storage is not None
+            for source in self.sources
         )
 
-    def making(self, cell: Cell) -> Making:
-        """Return the recipe of one of its results: a replay of one op; NotKept where there is none."""
-        number, versions = {x: k for k, x in self.call.cells.items()}, self.call.versions
-        reads = tuple(Value(number[x], ON_DEVICE) for x in self.sources)
-        made = tuple(Value(k, 0) for x, k in number.items() if x not in versions)
-        wanted, spans = frozenset([Value(number[cell], 0)]), dict.fromkeys(made, Touches(0, 0, 0))
-        return Making(cell, Replay(0, wanted, {}, (Rerun(0, reads, made),), spans), {0: self.call})
+    def recipe(self, cell: Cell) -> StorageRecipe:
+        """Return the recipe of one of its results: a replay of one op; NotRepeatable where there is none."""
+        number, versions = {touched: k for k, touched in self.call.cells.items()}, self.call.versions
+        reads = tuple(Value(number[source], ON_DEVICE) for source in self.sources)
+        made = tuple(Value(k, 0) for touched, k in number.items() if touched not in versions)
+        replay = Replay(
+            place=0,
+            wanted=frozenset([Value(number[cell], 0)]),
+            held={},
+            reruns=(Rerun(0, reads, made),),
+            spans=dict.fromkeys(made, Touches(0, 0, 0)),
+        )
+        return StorageRecipe(cell, replay, {0: self.call})
 
 
 class DtrEvictor:
@@ -70,32 +78,32 @@ class DtrEvictor:
     def __init__(self, memory: Memory, machine: Machine) -> None:
         self.memory, self.machine = memory, machine
         self.clock = 0  # ns of the ops so far
-        self.follows = False  # a plan, whose hints say what goes
-        self.in_flight = 0  # bytes that are about to be pinned
-        self.read: dict[Cell, None] = {}  # by recipes; those since a recorder is told of deaths
-        self.let_go: dict[Cell, None] = {}  # what nobody has any more but recipes
+        self.follows = False  # whether a plan is followed, whose hints say what is evicted
+        self.to_be_pinned = 0  # bytes that are about to be
+        self.read: dict[Cell, None] = {}  # cells that recipes read; those since a recorder is told of deaths
+        self.orphans: dict[Cell, None] = {}  # cells that recipes alone keep alive
         self._out, self._into, self._roofline = _times(machine.out), _times(machine.into), _rooflines(machine)
         memory.policy = self
 
     # around an op
 
-    def before(self, call: Call, follows: bool) -> Keeping | None:
-        """Look at an op that is about to run, and say whether a plan is followed; keep it, if it may be recomputed."""
-        if self.follows and not follows:  # nobody has looked at the clock meanwhile
-            for cell in self.memory.on_device:
+    def before(self, call: Call, follows: bool) -> PendingCall | None:
+        """Record an op that is about to run, if it may recompute something; `follows`: whether a plan is followed."""
+        if self.follows and not follows:  # the clock stood still under the plan, so all cells count as used just now
+            for cell in self.memory.here:
                 cell.used = self.clock
         self.follows = follows
-        if follows or self.memory.limit == UNLIMITED or not _makes_anew(call.kind) or call.keeps:
+        if follows or self.memory.limit == UNLIMITED or not _makes_new_values(call.kind) or call.keeps:
             return None
         try:
-            return keep(call.func, call.args, call.kwargs, self.memory)
+            return record_call(call.func, call.args, call.kwargs, self.memory)
         except Exception as error:
-            if isinstance(error, NotKept) or tolerable(error):
+            if isinstance(error, NotRepeatable) or tolerable(error):
                 return None
             raise
 
-    def after(self, call: Call, keeping: Keeping | None) -> None:
-        """Let what an op has made know its maker, and all that it touched when that was."""
+    def after(self, call: Call, pending: PendingCall | None) -> None:
+        """Let the results of an op know their maker, and all that it touched the time of its last use."""
         memory = self.memory
         if self.follows or memory.limit == UNLIMITED:
             return
@@ -105,56 +113,58 @@ class DtrEvictor:
         self.clock += ns
         for cell in (*call.touched, *call.writes):
             cell.used = self.clock
-        found = results(call.result, memory.device)
-        whole = all(x.layout is torch.strided for x in found)  # others have several storages
-        if keeping is not None and made and whole:
-            maker = Maker(keeping(dict(enumerate(call.touched)), fresh, ns))
+        strided = all(tensor.layout is torch.strided for tensor in results(call.result, memory.device))
+        if pending is not None and made and strided:  # tensors of other layouts have several storages
+            maker = Maker(pending(cells=dict(enumerate(call.touched)), fresh=fresh, ns=ns))
             for cell in made:
                 if cell not in maker.call.versions:  # an operand that it returned
                     cell.maker = maker
 
-    # who goes
+    # which cell is evicted
 
     def evict(self, size: int, keep: Sequence[Cell]) -> bool:
-        """Send away what has the lowest score, of several the least recently used; return whether there was any."""
+        """Evict the cell of the lowest score, of several the least recently used; return whether there was any."""
         memory, clock = self.memory, self.clock
         if self.follows:
-            return memory.evict_least_recently_used(size, keep)
-        kept, best, least = {*keep}, None, math.inf
-        for cell in memory.on_device:
-            if cell.size and not cell.pinned and not cell.exposed and cell not in kept:
+            return memory.evict_coldest(size, keep)
+        kept, victim, lowest = {*keep}, None, math.inf
+        for cell in memory.here:
+            if cell.size and not cell.pinned and not cell.asked and cell not in kept:
                 score = self.time(cell) / (cell.size * max(clock - cell.used, 1))
-                if score < least:
-                    best, least = cell, score
-        if best is None:
+                if score < lowest:
+                    victim, lowest = cell, score
+        if victim is None:
             return False
         memory.counts.evictions += 1
-        if not self.drop(best):
-            memory.release(best)
+        if not self.drop(victim):
+            memory.release(victim)
         return True
 
     def time(self, cell: Cell) -> int:
-        """Return what it takes to bring a cell back once it is evicted, in ns, the cheaper way."""
+        """The ns that it takes to get a cell back once it is evicted, by copies or by recomputation."""
         if cell.copy is not None:
             return self._into(cell.size)
         copies = self._out(cell.size) + self._into(cell.size)
         return min(self.recompute_ns(cell, copies), copies)
 
     def recompute_ns(self, cell: Cell, most: int) -> int:
-        """Return what its op takes, and its evicted neighbourhood; `most` or more without a maker."""
+        """The ns of its op and its evicted neighbourhood; `most` or more where that is more, or it has no maker."""
         maker: Maker | None = cell.maker
         if maker is None:
             return most
         if not maker.makes(cell):
             cell.maker = None
             return most
-        ns = self._neighbourhood_ns(maker.sources, lambda x: x.recipe.sources, maker.call.ns, most)
-        return self._neighbourhood_ns(cell.dependents, lambda x: x.dependents, ns, most)
+        ns = self._with_neighbours(maker.sources, lambda cell: cell.recipe.sources, ns=maker.call.ns, most=most)
+        return self._with_neighbours(cell.feeds, lambda dependent: dependent.feeds, ns=ns, most=most)
 
-    def _neighbourhood_ns(
-        self, first: Sequence[Cell], beyond: Callable[[Cell], Iterable[Cell]], ns: int, most: int
+    def _with_neighbours(
+        self, first: Sequence[Cell], beyond: Callable[[Cell], Iterable[Cell]], *, ns: int, most: int
     ) -> int:
-        """Add what the ops take of all that is evicted from `first` on, as far as it leads; no further than `most`."""
+        """Add to `ns` the ops of all dropped cells that `beyond` leads to from `first` on.
+
+        It stops at `most`: beyond it copies are cheaper, and so the sum no longer matters.
+        """
         todo, seen = [*first], set[Cell]()
         while todo and ns < most:
             cell = todo.pop()
@@ -165,72 +175,69 @@ class DtrEvictor:
         return ns
 
     def drop(self, cell: Cell) -> bool:
-        """Give up a cell's bytes, where to make them takes less time than copies, and no more than the limit."""
+        """Drop a cell's bytes, where recomputing them takes less time than copies, and fits within the limit."""
         memory, copies = self.memory, self._out(cell.size) + self._into(cell.size)
         if cell.copy is not None or self.recompute_ns(cell, copies) >= copies:
             return False
         try:
-            making = cell.maker.making(cell)
-        except NotKept:
+            recipe = cell.maker.recipe(cell)
+        except NotRepeatable:
             return False
-        if making.needs + self._stuck() > memory.limit:
-            making.done()
+        if recipe.needs + self._immovable() > memory.limit:
+            recipe.done()
             return False
-        memory.drop(cell, making)
-        self.read |= dict.fromkeys(making.sources)
+        memory.drop(cell, recipe)
+        self.read |= dict.fromkeys(recipe.sources)
         return True
 
-    def reap(self) -> None:
-        """Let what nobody has any more but recipes be dead for whoever records, or plans would have it live on."""
+    def bury(self) -> None:
+        """Report cells that recipes alone keep alive as dead to a recorder: its plans would keep them alive else."""
         memory = self.memory
-        for cell in [x for x in self.let_go if x.storage is None]:
-            del self.let_go[cell]
-            memory.alive += cell.size  # it went off the books twice
-        if memory.on_reaped is None:
+        for cell in [orphan for orphan in self.orphans if orphan.storage is None]:
+            del self.orphans[cell]
+            memory.alive += cell.size  # it was taken off when it became an orphan, and now as it died
+        if memory.buried is None:
             self.read.clear()
             return
         for cell in [*self.read]:
             storage = cell.storage
-            if storage is None or not cell.dependents:
+            if storage is None or not cell.feeds:
                 del self.read[cell]
-            elif storage_references(cell.key) == 1:  # Python's object, which recipes share
+            elif storage_references(cell.key) == 1:  # the one of Python's object, which recipes share
                 del self.read[cell]
-                self.let_go[cell] = None
+                self.orphans[cell] = None
                 memory.alive -= cell.size
-                memory.on_reaped(cell)
+                memory.buried(cell)
 
-    def _stuck(self) -> int:
-        """Bytes that make no room, from now on."""
+    def _immovable(self) -> int:
+        """Bytes on the device that cannot be evicted, from now on."""
         memory = self.memory
-        return (
-            memory.pinned
-            + self.in_flight
-            + sum(cell.size for cell in memory.on_device if cell.exposed and not cell.pinned)
-        )
+        asked = sum(cell.size for cell in memory.here if cell.asked and not cell.pinned)
+        return memory.pinned + self.to_be_pinned + asked
 
     @contextmanager
     def pinning(self, cells: Sequence[Cell]) -> Iterator[None]:
-        """Pin cells within this; first what needs more room than is left then is made."""
+        """Pin cells within this context; first recompute what would no longer fit beside them."""
         memory = self.memory
-        with patch.object(self, "coming", sum(cell.size for cell in cells if not cell.pinned)):
-            stuck = self._stuck()
+        with patch.object(self, "to_be_pinned", sum(cell.size for cell in cells if not cell.pinned)):
+            immovable = self._immovable()
             for cell in [*memory.by_key.values()]:
-                if cell.where is RECIPE and cell.recipe.needs + stuck > memory.limit:
+                if cell.where is RECIPE and cell.recipe.needs + immovable > memory.limit:
                     memory.bring(cell)
             yield
 
 
-def _makes_anew(kind: Kind) -> bool:
+def _makes_new_values(kind: Kind) -> bool:
     """Whether an op makes new values of operands that it leaves as they are, but for batch norm's statistics."""
-    writes = kind.written or kind.outs or kind.unsaid or kind.resizes
-    return kind.recomputable and kind.makes and not (writes or kind.empty or kind.keeps)
+    writes = kind.written_positions or kind.written_keywords or kind.undeclared_positions or kind.resizes
+    return kind.repeatable and kind.makes_tensors and not (writes or kind.leaves_uninitialised or kind.keeps_operands)
 
 
 def _moved(call: Call, fresh: int) -> int:
-    """The bytes that an op reads and writes, as a capture has them: rows of a table only as far as they come out."""
-    if call.kind.empty:
+    """The bytes that an op reads and writes, as a capture has them: of a table the rows that are returned."""
+    if call.kind.leaves_uninitialised:
         return 0
-    if any(x.layout is not torch.strided or x.is_nested for x in call.operands):  # they may not tell
+    if any(operand.layout is not torch.strided or operand.is_nested for operand in call.operands):  # `nbytes` may fail
         cells: list[Cell] = call.reads
         return fresh + sum(cell.size for cell in cells)
     unread = max(amount([call.args[0]]) - fresh, 0) if call.kind.gathers else 0
@@ -238,14 +245,14 @@ def _moved(call: Call, fresh: int) -> int:
 
 
 def _times(link: Link) -> Callable[[int], int]:
-    """What copies take, in ns, by their bytes."""
+    """The ns of copies by their bytes."""
     return lru_cache(SIZES)(lambda size: int(link.copy_ns(np.array(size))))
 
 
 def _rooflines(machine: Machine) -> Callable[[int, int], int]:
-    """What ops take, in ns, by their flops and the bytes that they move."""
+    """The ns of ops by their flops and the bytes that they move."""
 
-    def took(flops: int, moved: int) -> int:
+    def roofline_ns(flops: int, moved: int) -> int:
         return round(float(machine.roofline_ns(np.array(float(flops)), np.array(float(moved)))))
 
-    return lru_cache(SIZES)(took)
+    return lru_cache(SIZES)(roofline_ns)

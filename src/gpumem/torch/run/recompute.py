@@ -1,4 +1,13 @@
-"""Calls that are recomputed: what was called, on what, and how a storage's bytes are made once more from it."""
+"""Recomputation: ops are recorded as they are called, and called a second time to make bytes that were dropped.
+
+`record_call` writes down a call that is about to run; with what it touched that is a `RecordedCall`. A `StorageRecipe`
+has the calls, in order, that recompute the bytes of one storage; while it stands, what they read is kept as it was.
+`recompute_values` calls them. Two ask for that: `RecomputingFollower` where a plan says so, and `recompute_cell` where
+an op finds that the bytes of an operand were dropped.
+
+Values are a plan's (`swap.plan.replay.Value`: a buffer, and which of its versions); cells are the storages that they
+have in this iteration, `RecordedCall.cells` leads from one to the other.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +21,9 @@ from gpumem.runtime.residency.follower import LOST, Follower
 from gpumem.runtime.residency.hints import Hints, keys_of
 from gpumem.runtime.residency.limited_memory import DEVICE, RECIPE
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
-from gpumem.torch.internals import hollow, quietly, torch
+from gpumem.torch.internals import hidden_from_modes, storage_without_memory, torch
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.step.ops import (
-    BATCH_NORMS,
     RUNNING,
     TRAINING,
     WRITTEN_AS,
@@ -28,18 +36,20 @@ from gpumem.torch.step.ops import (
 )
 from gpumem.torch.step.storages import Cell
 
-SMALL = 4096  # bytes: tensors elsewhere, as counters on the host, are kept up to this size
+# Bytes up to which a tensor off the device, as a counter on the host, is copied into the recorded call: not tuned.
+SMALL = 4096
 
 
-class NotKept(Exception):
+class NotRepeatable(Exception):
     """A call that cannot be repeated as it was."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Argument:
-    """A tensor of a call: a view of a storage, which has another one's bytes when it is recomputed.
+class _Operand:
+    """A tensor among the arguments of a recorded call: a view of a cell's storage, by its geometry alone.
 
-    Where the call looks at no more than its shape, it has no bytes at all.
+    For recomputation it is made over whichever storage has the bytes then, or over one without memory where the call
+    reads its shape only.
     """
 
     cell: Cell
@@ -50,36 +60,58 @@ class _Argument:
     device: torch.device
 
     def on(self, storage: torch.UntypedStorage | None) -> torch.Tensor:
-        """Make the tensor anew."""
+        """Return the view of a storage."""
         if storage is None:
-            storage = hollow(self.cell.size, self.device)
+            storage = storage_without_memory(self.cell.size, self.device)
         empty = torch.empty(0, dtype=self.dtype, device=storage.device)
         return empty.set_(storage, self.offset, self.size, self.stride)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A call as it was: its arguments, what it drew, the cells that it touched (operands, then results) by buffer."""
+class RecordedCall:
+    """A call that can be repeated.
+
+    Parameters
+    ----------
+    func : OpOverload
+    args, kwargs
+        Its arguments, with an `_Operand` in the place of each tensor of the device.
+    state, generator
+        What it drew random numbers from, and its state before; None of an op that draws none.
+    gradients : bool
+        Whether gradients were enabled.
+    versions : dict of Cell to int
+        Of its operands, when it was called.
+    sources : list of Cell
+        What a recomputation reads, each once: a batch norm's running statistics, say, are none.
+    cells : mapping of int to Cell
+        The cells that it touched by buffer: operands, then results.
+    fresh : int
+        Bytes of its results.
+    ns : int
+        How long it takes, where somebody asks.
+    """
 
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     state: Any
     generator: Any
-    gradients: bool  # whether they were enabled
-    versions: dict[Cell, int]  # of its operands, when it was called
-    sources: list[Cell]  # what it reads when it is recomputed, each once: batch norm's statistics, say, are none
+    gradients: bool
+    versions: dict[Cell, int]
+    sources: list[Cell]
     cells: Mapping[int, Cell]
-    fresh: int  # bytes of its results
-    ns: int = 0  # what it takes, where somebody wants to know
+    fresh: int
+    ns: int = 0
 
-    def run(self, where: Mapping[Cell, torch.UntypedStorage]) -> Any:
-        """Run again on the storages that stand in for those it had; return what it returns."""
+    def run(self, storages: Mapping[Cell, torch.UntypedStorage]) -> Any:
+        """Call it on the storages that stand in for those of its cells; return what it returns."""
 
-        def placed(x: Any) -> Any:
-            return x.on(where.get(x.cell)) if isinstance(x, _Argument) else x
+        def tensor_of(value: Any) -> Any:
+            return value.on(storages.get(value.cell)) if isinstance(value, _Operand) else value
 
-        args, kwargs = mapped(self.args, placed), {name: mapped(x, placed) for name, x in self.kwargs.items()}
+        args = mapped(self.args, tensor_of)
+        kwargs = {name: mapped(value, tensor_of) for name, value in self.kwargs.items()}
         if self.state is None:
             return self.func(*args, **kwargs)
         before = self.generator.get_state()
@@ -90,214 +122,263 @@ class Kept:
             self.generator.set_state(before)
 
 
-class Keeping(Protocol):
-    """A call that is under way: it is given the cells touched, the bytes made, and what it takes in ns, after that."""
+class PendingCall(Protocol):
+    """A recorded call that is still to run."""
 
-    def __call__(self, cells: Mapping[int, Cell], fresh: int, ns: int = 0) -> Kept:
-        """Return the call as it was."""
+    def __call__(self, *, cells: Mapping[int, Cell], fresh: int, ns: int = 0) -> RecordedCall:
+        """Complete it by what it touched, the bytes that it made, and how long it takes, once it has run."""
 
 
-def keep(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memory) -> Keeping:
-    """Write down a call that is about to be made.
+def record_call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memory) -> PendingCall:
+    """Write down a call that is about to run.
 
     Raises
     ------
-    NotKept
-        It has tensors that may change unseen, or does more than its schema says, as an op of somebody's own may.
+    NotRepeatable
+        It has tensors that may change unseen, or does more than its schema says, as a user's own op may.
     """
     kind = kind_of(func)
-    if not kind.recomputable:
-        raise NotKept(f"{func} may do something else when it is called again")
+    if not kind.repeatable:
+        raise NotRepeatable(f"{func} may do something else when it is called a second time")
     operands = memory.of(tensors((*args, *kwargs.values()), memory.device))
     versions = {cell: cell.version for cell in operands}
-    if kind.name.partition(".")[0] in {name.removeprefix("aten::") for name in BATCH_NORMS} and args[TRAINING]:
-        args = [None if k in RUNNING else x for k, x in enumerate(args)]  # statistics are taken once
+    if kind.updates_statistics and args[TRAINING]:
+        # A recomputation must not update running statistics a second time, so it runs without them.
+        args = [None if position in RUNNING else value for position, value in enumerate(args)]
         operands = memory.of(tensors((*args, *kwargs.values()), memory.device))
-    of = partial(_kept, memory=memory)
-    kept = mapped(tuple(args), of), {name: mapped(x, of) for name, x in kwargs.items()}
+    recorded = partial(_recorded_argument, memory=memory)
     generator = _generator(args, kwargs, memory.device) if kind.rng else None
-    state = None if generator is None else generator.get_state()
-    begun = (func, *kept, state, generator, torch.is_grad_enabled(), versions, operands if kind.reads else [])
-    return lambda cells, fresh, ns=0: Kept(*begun, cells, fresh, ns)
+    return partial(
+        RecordedCall,
+        func=func,
+        args=mapped(tuple(args), recorded),
+        kwargs={name: mapped(value, recorded) for name, value in kwargs.items()},
+        state=None if generator is None else generator.get_state(),
+        generator=generator,
+        gradients=torch.is_grad_enabled(),
+        versions=versions,
+        sources=operands if kind.reads_values else [],
+    )
 
 
 def _generator(args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Any:
-    given = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Generator)]
+    """The generator that a call draws from: its argument, else the device's."""
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
     if given:
         return given[0]
     return torch.cuda.default_generators[torch.cuda.current_device()] if device == "cuda" else torch.default_generator
 
 
-def _kept(x: Any, memory: Memory) -> Any:
-    if isinstance(x, torch.Tensor):
-        if x.layout is not torch.strided or x.is_conj() or x.is_neg():
-            raise NotKept(f"a tensor of layout {x.layout}")
-        cell = memory.known(x) if memory.manages(x) else None
-        if cell is not None:
-            return _Argument(cell, tuple(x.size()), x.stride(), x.storage_offset(), x.dtype, x.device)
-        if x.nbytes > SMALL:
-            raise NotKept(f"a tensor of {x.nbytes} bytes elsewhere")
-        return x.clone()
-    return x
+def _recorded_argument(value: Any, memory: Memory) -> Any:
+    """What stands for an argument in a recorded call."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.layout is not torch.strided or value.is_conj() or value.is_neg():
+        raise NotRepeatable(f"a tensor of layout {value.layout}")
+    cell = memory.known(value) if memory.manages(value) else None
+    if cell is not None:
+        return _Operand(
+            cell,
+            size=tuple(value.size()),
+            stride=value.stride(),
+            offset=value.storage_offset(),
+            dtype=value.dtype,
+            device=value.device,
+        )
+    if value.nbytes > SMALL:
+        raise NotRepeatable(f"a tensor of {value.nbytes} bytes off the device")
+    return value.clone()
 
 
-class Making:
-    """How the bytes of one cell, which has none now, are recomputed: some calls, in order.
+class StorageRecipe:
+    """How the bytes of one cell, which has none now, are recomputed: recorded calls, in order.
 
-    While it stands, the storages that these calls read are kept, and nobody writes them before the cell is made. It
-    `needs` so many bytes on the device at once, whatever else is evicted.
+    While it stands, the storages that these calls read are kept alive, and whoever is about to write one of them
+    recomputes the cell first (its `feeds` name the dependents). It `needs` so many bytes on the device at once, even
+    where all else is evicted.
     """
 
-    def __init__(self, cell: Cell, steps: Replay, calls: Mapping[int, Kept]) -> None:
+    def __init__(self, cell: Cell, steps: Replay, calls: Mapping[int, RecordedCall]) -> None:
         self.cell, self.steps = cell, steps
-        self.calls: dict[int, Kept] = {}  # those of this iteration
+        self.calls: dict[int, RecordedCall] = {}  # by op; the recordings of this iteration
         self.sources: dict[Cell, torch.UntypedStorage] = {}
         for step in steps.reruns:
             call = calls.get(step.op)
             if call is None:
-                raise NotKept(f"op {step.op} was not kept")
+                raise NotRepeatable(f"op {step.op} was not recorded")
             self.calls[step.op] = call
             for value in step.reads:
                 if value.whole == ON_DEVICE:
-                    source = call.cells[value.buffer]
-                    storage = source.storage
-                    if storage is None or source is cell or source.version != call.versions.get(source, -1):
-                        raise NotKept(f"what op {step.op} read is gone")
-                    if source.pinned:
-                        raise NotKept(f"what op {step.op} read has an address that somebody may write to unseen")
-                    self.sources[source] = storage
+                    self._add_source(step, call, call.cells[value.buffer])
         self.needs = self._needs()
         for source in self.sources:
-            source.dependents = [*source.dependents, cell]
+            source.feeds = [*source.feeds, cell]
+
+    def _add_source(self, step: Rerun, call: RecordedCall, source: Cell) -> None:
+        """Keep the storage of a cell that a call reads; NotRepeatable where it has other bytes by now, or may have."""
+        storage = source.storage
+        if storage is None or source is self.cell or source.version != call.versions.get(source, -1):
+            raise NotRepeatable(f"what op {step.op} read has been freed or written")
+        if source.pinned:
+            raise NotRepeatable(f"what op {step.op} read has an address that somebody may write to unseen")
+        self.sources[source] = storage
 
     def _needs(self) -> int:
-        needs, made = 0, dict[Value, int]()
-        for k, step in enumerate(self.steps.reruns):
+        """The most bytes that one of the calls holds: values recomputed before it, its sources, its results."""
+        needs, scratch = 0, dict[Value, int]()
+        for position, step in enumerate(self.steps.reruns):
             call = self.calls[step.op]
-            sources = {call.cells[v.buffer] for v in step.reads if v.whole == ON_DEVICE}
-            needs = max(needs, sum(made.values()) + sum(cell.size for cell in sources) + call.fresh)
-            made |= {v: call.cells[v.buffer].size for v in step.writes}
-            made = {v: size for v, size in made.items() if self.steps.spans[v].touch > k or v in self.steps.wanted}
+            sources = {call.cells[value.buffer] for value in step.reads if value.whole == ON_DEVICE}
+            needs = max(needs, sum(scratch.values()) + sum(cell.size for cell in sources) + call.fresh)
+            scratch |= {value: call.cells[value.buffer].size for value in step.writes}
+            scratch = {
+                value: size
+                for value, size in scratch.items()
+                if self.steps.spans[value].touch > position or value in self.steps.wanted
+            }
         return needs
 
     def done(self) -> None:
-        """It is no longer needed."""
+        """Give it up: its cell has bytes, or is dead."""
         for source in self.sources:
-            source.dependents = [cell for cell in source.dependents if cell is not self.cell]
+            source.feeds = [cell for cell in source.feeds if cell is not self.cell]
         self.sources = {}
         self.cell.recipe = None
 
 
-def remake(memory: Memory, steps: Replay, calls: Mapping[int, Kept], wanted: Mapping[Value, Cell]) -> None:
-    """Run the calls of a replay, told by op; the values wanted become the bytes of their cells, which have none."""
-    made: dict[Value, torch.UntypedStorage] = {}
+class _Scratch:
+    """Recomputed values whose storages no cell has as yet; their bytes count against the limit all the same."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.storages: dict[Value, torch.UntypedStorage] = {}
+
+    def put(self, value: Value, storage: torch.UntypedStorage) -> None:
+        """Take in a value."""
+        self.storages[value] = storage
+        self.memory.charge(storage.nbytes())
+
+    def take(self, value: Value) -> torch.UntypedStorage:
+        """Give a value's storage out: to a cell, or to be freed."""
+        storage = self.storages.pop(value)
+        self.memory.charge(-storage.nbytes())
+        return storage
+
+
+def recompute_values(
+    memory: Memory, steps: Replay, calls: Mapping[int, RecordedCall], wanted: Mapping[Value, Cell]
+) -> None:
+    """Call the recorded ops of a replay, in order; the wanted values become the bytes of their cells."""
+    scratch = _Scratch(memory)
     try:
-        for k, step in enumerate(steps.reruns):
-            _rerun(memory, step, calls[step.op], made)
-            for value in [v for v in made if steps.spans[v].touch == k and v not in wanted]:
-                memory.charge(-made.pop(value).nbytes())
+        for position, step in enumerate(steps.reruns):
+            _recompute_op(memory, step, calls[step.op], scratch)
+            # After its last use a value is freed at once, as `StorageRecipe.needs` counts on that.
+            for value in [value for value in scratch.storages if steps.spans[value].touch == position]:
+                if value not in wanted:
+                    scratch.take(value)
         for value, cell in wanted.items():
             storage = cell.storage
             if storage is not None and cell.where is not DEVICE:
-                new = made.pop(value)
-                memory.charge(-new.nbytes())
-                memory.pointers.adopt(storage, new)
+                memory.pointers.adopt(storage, scratch.take(value))
                 memory.landed(cell)
     finally:
-        memory.charge(-sum(storage.nbytes() for storage in made.values()))
+        memory.charge(-sum(storage.nbytes() for storage in scratch.storages.values()))
 
 
-def _rerun(memory: Memory, step: Rerun, call: Kept, made: dict[Value, torch.UntypedStorage]) -> None:
-    cell_of = call.cells
-    sources = [cell_of[v.buffer] for v in step.reads if v.whole == ON_DEVICE]
-    memory.recomputing = True  # what is made has no other bytes, and nobody can be told to ask for less
+def _recompute_op(memory: Memory, step: Rerun, call: RecordedCall, scratch: _Scratch) -> None:
+    """Call one op a second time, on what it read: sources on the device, and values recomputed before it."""
+    sources = [call.cells[value.buffer] for value in step.reads if value.whole == ON_DEVICE]
+    memory.pressed = True  # evict to the host only: what is recomputed now has no other bytes to be dropped for
     try:
-        memory.ensure_resident(sources, call.fresh, f"{call.func}, recomputed,")
+        memory.ready(sources, call.fresh, f"{call.func}, recomputed,")
     finally:
-        memory.recomputing = False
-    where = {}
-    for v in step.reads:
-        storage = cell_of[v.buffer].storage if v.whole == ON_DEVICE else made[v]
-        assert storage is not None  # a making keeps what is read
-        where[cell_of[v.buffer]] = storage
-    result = _run(memory, call, where, sources)
-    given = {s._cdata for s in where.values()}
-    fresh = _storages(results(result, memory.device), given)
-    values = {v.buffer: v for v in step.writes}
-    for buffer, new in zip((b for b, cell in cell_of.items() if cell not in call.versions), fresh):
-        if buffer in values:  # others die at once
-            made[values[buffer]] = new
-            memory.charge(new.nbytes())
-    memory.counts.recomputed += 1
+        memory.pressed = False
+    inputs = {}
+    for value in step.reads:
+        cell = call.cells[value.buffer]
+        storage = cell.storage if value.whole == ON_DEVICE else scratch.storages[value]
+        assert storage is not None  # its recipe keeps what it reads
+        inputs[cell] = storage
+    tensors_made = results(_run(memory, call, inputs, sources), memory.device)
+    fresh = _new_storages(tensors_made, {storage._cdata for storage in inputs.values()})
+    values = {value.buffer: value for value in step.writes}
+    made = [buffer for buffer, cell in call.cells.items() if cell not in call.versions]  # its results, not operands
+    for buffer, storage in zip(made, fresh):
+        if buffer in values:  # nobody reads the other results: they are freed at once
+            scratch.put(values[buffer], storage)
+    memory.counts.again += 1
 
 
-def _run(memory: Memory, call: Kept, where: Mapping[Cell, torch.UntypedStorage], keep: Sequence[Cell]) -> Any:
-    """Run a call again; where the device has no memory left for it, once others have gone.
+def _run(memory: Memory, call: RecordedCall, inputs: Mapping[Cell, torch.UntypedStorage], keep: Sequence[Cell]) -> Any:
+    """Repeat a call; where the device has no memory left for it, once more for each storage that could be evicted.
 
     A call that writes its operands may have done so in part before it failed, and is not tried twice.
     """
     while True:
         try:
-            with quietly(call.gradients):
-                return call.run(where)
+            with hidden_from_modes(call.gradients):
+                return call.run(inputs)
         except memory.no_memory:
-            if kind_of(call.func).written or not memory.evict_one(keep):
+            if kind_of(call.func).written_positions or not memory.squeeze(keep):
                 raise
 
 
-def _storages(found: Sequence[torch.Tensor], known: set[int]) -> list[torch.UntypedStorage]:
-    """The new storages among tensors, each once."""
+def _new_storages(tensors_made: Sequence[torch.Tensor], known: set[int]) -> list[torch.UntypedStorage]:
+    """The storages of tensors that are not known already, each once, in order."""
     fresh: dict[int, torch.UntypedStorage] = {}
-    for x in found:
-        storage = x.untyped_storage()
+    for tensor in tensors_made:
+        storage = tensor.untyped_storage()
         if storage.nbytes() and storage._cdata not in known:
             fresh.setdefault(storage._cdata, storage)
     return [*fresh.values()]
 
 
-class Remaker(Follower[Cell]):
-    """A follower of plans that recompute values: `calls` are those that may be asked for, of this iteration."""
+class RecomputingFollower(Follower[Cell]):
+    """A follower of plans that recompute values: `calls` are the recorded ones of this iteration, by op."""
 
     memory: Memory
 
     def __init__(self, memory: Memory, hints: Hints) -> None:
-        self.calls: dict[int, Kept] = {}
-        self._keeping: Keeping | None = None  # of the op that is under way
+        self.calls: dict[int, RecordedCall] = {}
+        self._pending: PendingCall | None = None  # of the op that runs now
         ops = hints.trace.ops
-        run = replace(hints.trace, ops=replace(ops, name=tuple(map(out_of_place, ops.name))))
-        hints.keys = keys_of(run)[0]  # ops are known by the form that runs, whichever was written down
+        as_run = replace(hints.trace, ops=replace(ops, name=tuple(map(out_of_place, ops.name))))
+        hints.keys = keys_of(as_run)[0]  # a capture may have written down another form of an op than the one that runs
         super().__init__(memory, hints)
         rows = zip(ops.name, ops.reads.tolist(), ops.writes.tolist())
-        # planned in place: what runs may be out of place
-        self.sums = [name in WRITTEN_AS and {*writes} <= {*reads} for name, reads, writes in rows]
+        # Of each op: whether the capture has it in place, while under a mode it may run out of place.
+        self.in_place = [name in WRITTEN_AS and {*writes} <= {*reads} for name, reads, writes in rows]
 
     def before(self, call: Call) -> int:  # type: ignore[override]  # who follows a step passes its calls
-        """Do what is due before an op, and write the call down if the plan may run it again."""
-        i = super().before(call)
-        self._keeping = None
-        if i == LOST:
-            return i
-        due = self.at[i]
-        if due is not None and due.keep and not self._apart(i, call):  # what runs apart is not what is planned
-            with suppress(NotKept):
-                self._keeping = keep(call.func, call.args, call.kwargs, self.memory)
-        return i
+        """Do what is due before an op, and record the call if the plan may recompute it."""
+        index = super().before(call)
+        self._pending = None
+        if index == LOST:
+            return index
+        due = self.at[index]
+        # a call out of place is not the planned one, whose result has another buffer
+        if due is not None and due.keep and not self._runs_out_of_place(index, call):
+            with suppress(NotRepeatable):
+                self._pending = record_call(call.func, call.args, call.kwargs, self.memory)
+        return index
 
-    def _apart(self, i: int, call: Call) -> bool:
+    def _runs_out_of_place(self, index: int, call: Call) -> bool:
         """Whether an op that is planned in place runs out of place."""
-        return self.sums[i] and not call.written
+        return self.in_place[index] and not call.written
 
-    def expected(self, i: int, call: Call) -> int:
-        """The bytes that op `i` of the plan will make."""
-        return self.hints.fresh[i] + (call.reads[0].size if self._apart(i, call) else 0)
+    def expected(self, index: int, call: Call) -> int:
+        """The bytes that op `index` of the plan will make."""
+        return self.hints.fresh[index] + (call.reads[0].size if self._runs_out_of_place(index, call) else 0)
 
     def after(self, call: Call) -> bool:  # type: ignore[override]
-        """Do what is due after the op; at the end of an iteration its calls are over."""
-        i, keeping = self.position, self._keeping
-        if i != LOST:
-            if keeping is not None and len(row := self.hints.rows[i]) == len(call.touched):
-                self.calls[i] = keeping(dict(zip(row, call.touched)), self.hints.fresh[i])
-            if self.sums[i] and not call.writes and len(call.touched) > 1:  # its result stands for its first operand
+        """Do what is due after the op; the recorded calls end with the iteration."""
+        index, pending = self.i, self._pending
+        if index != LOST:
+            if pending is not None and len(buffers := self.hints.rows[index]) == len(call.touched):
+                self.calls[index] = pending(cells=dict(zip(buffers, call.touched)), fresh=self.hints.fresh[index])
+            if self.in_place[index] and not call.writes and len(call.touched) > 1:
+                # out of place: the result is the plan's first operand from here on
                 call.touched = [call.touched[-1], *call.touched[1:-1]]
         ended = super().after(call)
         if ended:
@@ -310,54 +391,58 @@ class Remaker(Follower[Cell]):
         self.calls = {}
 
     def _drop(self, k: int, cell: Cell) -> None:
-        """Give up bytes that can be recomputed; where they cannot, they stay.
+        """Drop bytes that can be recomputed; where they cannot, they stay.
 
-        Where that alone would take more than the limit, as it may where nothing goes as planned, the host has them.
+        Where recomputing them would hold more than the limit, as it may where a step leaves the plan, they go to the
+        host instead.
         """
         if cell.pinned or cell.storage is None:
             return
         if cell.copy is None:
             try:
-                making = Making(cell, self.hints.alone[k], self.calls)
-            except NotKept:
+                recipe = StorageRecipe(cell, self.hints.alone[k], self.calls)
+            except NotRepeatable:
                 return
-            if making.needs + self.memory.pinned <= self.memory.limit:
-                self.memory.drop(cell, making)
+            if recipe.needs + self.memory.pinned <= self.memory.limit:
+                self.memory.drop(cell, recipe)
                 return
-            making.done()
+            recipe.done()
         self.memory.release(cell)
 
-    def _recompute(self, replay: Replay, ks: list[int]) -> None:
-        """Recompute what is due, all at once; what was dropped before the plan was followed, by itself."""
+    def _remake(self, replay: Replay, ks: list[int]) -> None:
+        """Recompute all values that are due before an op, together.
+
+        One that was dropped before this plan was followed comes back by its own recipe.
+        """
         wanted = {}
         by_buffer = {self.hints.buffer(k): (self.bound[k], self.hints.alone.get(k)) for k in ks}
         for value in replay.wanted:
             cell, alone = by_buffer[value.buffer]
             if cell is None or cell.recipe is None or cell.storage is None:
                 continue
-            if cell.recipe.steps is alone:  # else nobody has kept what this plan would read
+            if cell.recipe.steps is alone:
                 wanted[value] = cell
-            else:
+            else:  # its recipe is another plan's: nothing keeps what this plan's calls would read
                 self.memory.bring(cell)
         if len(wanted) == len(replay.wanted) and all(step.op in self.calls for step in replay.reruns):
-            remake(self.memory, replay, self.calls, wanted)
+            recompute_values(self.memory, replay, self.calls, wanted)
         else:
             for cell in wanted.values():
                 self.memory.bring(cell)
 
 
-def recover(memory: Memory, cell: Cell) -> None:
-    """Make a cell's bytes again, by its own recipe, and first what that reads, so that one thing is made at a time.
+def recompute_cell(memory: Memory, cell: Cell) -> None:
+    """Recompute a cell's bytes by its own recipe, and before it what that reads, one cell at a time.
 
-    Chains of recipes may be as long as a program, so nothing here calls itself. O(sources of all that is made).
+    A stack and no recursion: chains of recipes may be as long as the program. O(sources of all recipes on the way).
     """
-    todo = [cell]
-    while todo:
-        recipe: Making | None = todo[-1].recipe
-        if recipe is None or todo[-1].where is not RECIPE:  # made meanwhile, for another
-            todo.pop()
-        elif first := [source for source in recipe.sources if source.where is RECIPE]:
-            todo += first
+    stack = [cell]
+    while stack:
+        recipe: StorageRecipe | None = stack[-1].recipe
+        if recipe is None or stack[-1].where is not RECIPE:  # recomputed meanwhile, for another
+            stack.pop()
+        elif missing := [source for source in recipe.sources if source.where is RECIPE]:
+            stack += missing
         else:
             (value,) = recipe.steps.wanted
-            remake(memory, recipe.steps, recipe.calls, {value: todo.pop()})
+            recompute_values(memory, recipe.steps, recipe.calls, {value: stack.pop()})

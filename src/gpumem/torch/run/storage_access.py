@@ -1,8 +1,8 @@
-"""Reads and writes that no dispatch mode sees: of the bytes themselves. What is touched so is brought back first.
+"""Untracked storage access: reads and writes of bytes that no dispatch mode sees. What they touch is brought first.
 
-Stand-ins are made for methods of storages, of tensors and of scripted modules, for some of PyTorch's functions, and for
-those of extensions. (A mode of `torch.overrides` would see functions, too; but where one is on, `nn.TransformerEncoder`
-takes another path.)
+Wrappers replace methods of storages, of tensors and of scripted modules, some of PyTorch's functions, and those of
+extensions, while a run is entered. (A mode of `torch.overrides` would see functions, too; but where one is on,
+`nn.TransformerEncoder` takes another path.)
 
 `internals/byte_access.py` lists which they are. A method of storages that stands in no list may keep the address: such
 a storage stays on the device for good.
@@ -37,93 +37,104 @@ from gpumem.torch.run.extensions import extensions
 from gpumem.torch.step.ops import tensors
 
 
-class Reach(Enum):
-    """What somebody does with a storage's bytes: reads them, writes them, or keeps their address for either."""
+class ByteAccess(Enum):
+    """How a storage's bytes are touched: read, written, or by an address that is kept for either."""
 
     READS = "reads"
     WRITES = "writes"
     KEEPS = "keeps"
 
 
-Reached = Callable[[Sequence[torch.UntypedStorage], Reach], None]
-Changed = Callable[[torch.UntypedStorage], None]
-Named = Callable[[torch.UntypedStorage], int | None]
+BeforeAccess = Callable[[Sequence[torch.UntypedStorage], ByteAccess], None]
+AfterResize = Callable[[torch.UntypedStorage], None]
+NameOf = Callable[[torch.UntypedStorage], int | None]
+TENSOR_METHODS = (
+    (ByteAccess.READS, TENSOR_READS),
+    (ByteAccess.WRITES, TENSOR_WRITES),
+    (ByteAccess.KEEPS, TENSOR_KEEPS),
+)
 
 
-def reach_of(name: str) -> Reach | None:
-    """What a method of storages does with their bytes; None where it touches none.
+def access_of(name: str) -> ByteAccess | None:
+    """How a method of storages touches their bytes; None where it touches none.
 
-    >>> reach_of("nbytes"), reach_of("clone"), reach_of("fill_"), reach_of("of a later version")
-    (None, <Reach.READS: 'reads'>, <Reach.WRITES: 'writes'>, <Reach.KEEPS: 'keeps'>)
+    >>> access_of("nbytes"), access_of("clone"), access_of("fill_"), access_of("of a later version")
+    (None, <ByteAccess.READS: 'reads'>, <ByteAccess.WRITES: 'writes'>, <ByteAccess.KEEPS: 'keeps'>)
     """
     if name in LOOKS:
         return None
-    return Reach.READS if name in READS else Reach.WRITES if name in WRITES else Reach.KEEPS
+    return ByteAccess.READS if name in READS else ByteAccess.WRITES if name in WRITES else ByteAccess.KEEPS
 
 
 @cache
-def methods() -> tuple[tuple[str, Reach], ...]:
+def methods() -> tuple[tuple[str, ByteAccess], ...]:
     """The methods of a storage that touch its bytes, and how; those of the class alone have no storage to touch."""
-    found = []
+    touching = []
     for name in dir(torch.UntypedStorage):
-        method, how = getattr_static(torch.UntypedStorage, name), reach_of(name)
-        bound = isinstance(method, (staticmethod, classmethod)) or type(method).__name__ == "classmethod_descriptor"
-        if how is not None and callable(method) and not bound:
-            found.append((name, how))
-    return tuple(found)
+        method, how = getattr_static(torch.UntypedStorage, name), access_of(name)
+        of_class = isinstance(method, (staticmethod, classmethod)) or type(method).__name__ == "classmethod_descriptor"
+        if how is not None and callable(method) and not of_class:
+            touching.append((name, how))
+    return tuple(touching)
 
 
-class Outside:
-    """Lets others know, while it is entered, of storages that are about to be touched.
+class StorageAccess:
+    """Calls its four functions around untracked accesses, while it is entered.
 
     Parameters
     ----------
-    reach : callable
-        Told which storages, and how; it may raise.
-    changed : callable
-        Told afterwards of one that may have another size by now.
-    named : callable
-        Answers with a number where an address is asked for as a name, so that no bytes need be there.
-    all_there : callable
-        Makes a context in which all that is managed is there.
+    before : callable
+        Called with storages that are about to be touched, and how; it may raise.
+    resized : callable
+        Called afterwards with one that may have another size by now.
+    name_of : callable
+        Returns a number where an address is asked for as a name only, so that the bytes need not be on the device.
+    all_on_device : callable
+        Returns a context in which all managed storages are on the device.
     """
 
     def __init__(
-        self, reach: Reached, changed: Changed, named: Named, all_there: Callable[[], AbstractContextManager[None]]
+        self,
+        before: BeforeAccess,
+        resized: AfterResize,
+        name_of: NameOf,
+        all_on_device: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self._of_functions = {
-            False: partial(_of_any, Reach.WRITES, reach),
-            True: partial(_of_tensors, Reach.KEEPS, reach, named),
+        of_storages = partial(_of_storages, before=before, resized=resized, name_of=name_of)
+        of_tensors = partial(_of_tensors, before=before, name_of=name_of)
+        of_any = partial(_of_any, before=before)
+        # Functions of extensions, by whether it is the one that gives a tensor's address out as a dlpack capsule.
+        self._of_extensions = {
+            False: partial(of_any, how=ByteAccess.WRITES),
+            True: partial(of_tensors, how=ByteAccess.KEEPS),
         }
         makers: list[tuple[Any, str, Callable[[Any], Any]]] = [
-            *((torch.UntypedStorage, x, partial(_of_storages, how, reach, changed, named)) for x, how in methods()),
-            *((owner, x, partial(_of_any, Reach.READS, reach)) for owner, names in FUNCTIONS for x in names),
-            *((owner, x, partial(_of_all, all_there)) for owner, names in WRITERS for x in names),
-            *((torch.Tensor, x, partial(_of_tensors, Reach.READS, reach, named)) for x in TENSOR_READS),
-            *((torch.Tensor, x, partial(_of_tensors, Reach.WRITES, reach, named)) for x in TENSOR_WRITES),
-            *((torch.Tensor, x, partial(_of_tensors, Reach.KEEPS, reach, named)) for x in TENSOR_KEEPS),
+            *((torch.UntypedStorage, name, partial(of_storages, how=how)) for name, how in methods()),
+            *((owner, name, partial(of_any, how=ByteAccess.READS)) for owner, names in FUNCTIONS for name in names),
+            *((owner, name, partial(_of_all, everything=all_on_device)) for owner, names in WRITERS for name in names),
+            *((torch.Tensor, name, partial(of_tensors, how=how)) for how, names in TENSOR_METHODS for name in names),
             (torch.Tensor, EXCHANGE, lambda original: None),
-            (*FILES, partial(_of_records, reach)),
+            (*FILES, partial(_of_records, before=before)),
         ]
-        self.stand_ins = [_Standing(owner, x, make) for owner, x, make in makers if hasattr(owner, x)]
-        self._contexts = ExitStack()
+        self.stand_ins = [_StandIn(owner, name, make) for owner, name, make in makers if hasattr(owner, name)]
+        self._entered = ExitStack()
 
     def __enter__(self) -> None:
-        found = []
+        of_extensions = []
         for module, name in extensions():
-            make = self._of_functions[getattr(module, name) is to_dlpack]
-            found.append(_Standing(module, name, make))
-        with ExitStack() as contexts:
-            for one in (*self.stand_ins, *found):
-                contexts.enter_context(one)
-            self._contexts = contexts.pop_all()
+            make = self._of_extensions[getattr(module, name) is to_dlpack]
+            of_extensions.append(_StandIn(module, name, make))
+        with ExitStack() as entered:
+            for stand_in in (*self.stand_ins, *of_extensions):
+                entered.enter_context(stand_in)
+            self._entered = entered.pop_all()
 
     def __exit__(self, *error: object) -> None:
-        self._contexts.close()
+        self._entered.close()
 
 
-class _Standing:
-    """Puts something in an attribute's place while it is entered; made once, as a run may be entered with each step."""
+class _StandIn:
+    """Replaces an attribute while it is entered; made once, as a run may be entered with each step."""
 
     def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         self.owner, self.name = owner, name
@@ -132,7 +143,7 @@ class _Standing:
         self.before: Any = None
 
     def __enter__(self) -> None:
-        self.before = vars(self.owner).get(self.name, self)  # itself where a base class has it
+        self.before = vars(self.owner).get(self.name, self)  # `self` marks that a base class has it
         setattr(self.owner, self.name, self.stand_in)
         scripted_as(self.original, self.stand_in)
 
@@ -144,73 +155,75 @@ class _Standing:
             setattr(self.owner, self.name, self.before)
 
 
-def _of_storages(how: Reach, reach: Reached, changed: Changed, named: Named, original: Callable[..., Any]) -> Any:
-    """Stand in for a method of storages."""
-    by_name = original.__name__ == "data_ptr"
+def _of_storages(
+    original: Callable[..., Any], *, how: ByteAccess, before: BeforeAccess, resized: AfterResize, name_of: NameOf
+) -> Any:
+    """Return what stands in for a method of storages."""
+    asks_address = original.__name__ == "data_ptr"
 
     @wraps(original)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if by_name and _is_name(sys._getframe(1)) and (number := named(self)) is not None:
+        if asks_address and _is_for_a_name(sys._getframe(1)) and (number := name_of(self)) is not None:
             return number
-        others = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.UntypedStorage)]
+        others = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.UntypedStorage)]
         if others:
-            reach([self, *others], Reach.READS)
-        sliced = original.__name__ == "__getitem__" and isinstance(args[0], slice)  # that is another storage there
-        reach([self], Reach.KEEPS if sliced else how)
+            before([self, *others], ByteAccess.READS)
+        slices = original.__name__ == "__getitem__" and isinstance(args[0], slice)  # returns a storage over its bytes
+        before([self], ByteAccess.KEEPS if slices else how)
         result = original(self, *args, **kwargs)
-        if how is not Reach.READS:
-            changed(self)
+        if how is not ByteAccess.READS:
+            resized(self)
         return result
 
     return called
 
 
-def _of_tensors(how: Reach, reach: Reached, named: Named, original: Callable[..., Any]) -> Any:
-    """Stand in for a method of tensors, or a function of one; others that it is given are read."""
-    by_name = original.__name__ == "data_ptr"
+def _of_tensors(original: Callable[..., Any], *, how: ByteAccess, before: BeforeAccess, name_of: NameOf) -> Any:
+    """Return what stands in for a method of tensors, or a function of one; other tensors that it is given are read."""
+    asks_address = original.__name__ == "data_ptr"
 
     @wraps(original)
-    def called(x: Any, *args: Any, **kwargs: Any) -> Any:
-        mine = _storages([x])
-        if by_name and mine and _is_name(sys._getframe(1)) and (number := named(mine[0])) is not None:
+    def called(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        own = _storages([tensor])
+        if asks_address and own and _is_for_a_name(sys._getframe(1)) and (number := name_of(own[0])) is not None:
             return number
         if args and (others := _storages(args)):
-            reach([*mine, *others], Reach.READS)
-        reach(mine, how)
-        return original(x, *args, **kwargs)
+            before([*own, *others], ByteAccess.READS)
+        before(own, how)
+        return original(tensor, *args, **kwargs)
 
     return called
 
 
-def _of_any(how: Reach, reach: Reached, original: Callable[..., Any]) -> Any:
-    """Stand in for a function that touches the tensors among its arguments."""
+def _of_any(original: Callable[..., Any], *, how: ByteAccess, before: BeforeAccess) -> Any:
+    """Return what stands in for a function that touches the tensors among its arguments."""
 
     @wraps(original)
     def called(*args: Any, **kwargs: Any) -> Any:
-        reach(_storages((*args, *kwargs.values())), how)
+        before(_storages((*args, *kwargs.values())), how)
         return original(*args, **kwargs)
 
     return called
 
 
-def _of_all(all_there: Callable[[], AbstractContextManager[None]], original: Callable[..., Any]) -> Any:
-    """Stand in for what writes a scripted module, or a graph, to a file."""
+def _of_all(original: Callable[..., Any], *, everything: Callable[[], AbstractContextManager[None]]) -> Any:
+    """Return what stands in for a function that writes a scripted module, or a graph, to a file."""
 
     @wraps(original)
     def called(*args: Any, **kwargs: Any) -> Any:
-        with all_there():
+        with everything():
             return original(*args, **kwargs)
 
     return called
 
 
-def _of_records(reach: Reached, original: Callable[..., Any]) -> Any:
-    """Stand in for the writer of a checkpoint's file."""
+def _of_records(original: Callable[..., Any], *, before: BeforeAccess) -> Any:
+    """Return what stands in for the writer of a checkpoint's file."""
 
     @wraps(original)
     def called(self: Any, name: str, data: Any, *args: Any) -> Any:
         if isinstance(data, torch.UntypedStorage):
-            reach([data], Reach.READS)
+            before([data], ByteAccess.READS)
         return original(self, name, data, *args)
 
     return called
@@ -218,14 +231,14 @@ def _of_records(reach: Reached, original: Callable[..., Any]) -> Any:
 
 def _storages(values: Iterable[Any]) -> list[torch.UntypedStorage]:
     """The storages of tensors, within whatever transforms of `torch.func` have wrapped them in; some have none."""
-    found = []
-    for x in map(unwrapped, tensors(values, None)):
+    storages = []
+    for tensor in map(unwrapped, tensors(values, None)):
         with suppress(NotImplementedError, RuntimeError):
-            found.append(x.untyped_storage())
-    return found
+            storages.append(tensor.untyped_storage())
+    return storages
 
 
-def _is_name(frame: FrameType) -> bool:
-    """Whether somebody asks for an address who never reads there."""
+def _is_for_a_name(frame: FrameType) -> bool:
+    """Whether a frame asks for an address to tell storages apart by it, and never reads there."""
     functions = NAMED_BY_ADDRESS.get(frame.f_globals.get("__name__", ""), ())
     return frame.f_code.co_name in functions

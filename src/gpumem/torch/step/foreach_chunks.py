@@ -1,6 +1,6 @@
 """Calls that touch all tensors of an optimizer at once, split into calls on consecutive rows of their lists.
 
-A row is what the lists have at one index: of `_fused_adamw_` a parameter, its gradient and its state. Rows do not
+A row has the items of all lists at one index: of `_fused_adamw_` a parameter, its gradient and its state. Rows do not
 depend on each other, so the pieces together do what the whole call does, bit by bit.
 """
 
@@ -16,7 +16,7 @@ from gpumem.base.units import amount
 from gpumem.torch.internals import torch
 from gpumem.torch.step.ops import ROWS
 
-ONE_PER_ROW = "scalars", "Tensor"  # the one tensor that has a number for each row
+ONE_PER_ROW = "scalars", "Tensor"  # name and type of the one argument that is a tensor with a number for each row
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 Key = int | str  # of an argument: its position, or its name where it goes by that
@@ -26,23 +26,23 @@ Key = int | str  # of an argument: its position, or its name where it goes by th
 class Lists:
     """Which arguments of an op have an item for each row, and how many lists of tensors it makes.
 
-    `several_ways`: a GPU runs it in few kernels or op by op, whichever the tensors allow.
+    `has_variants`: a GPU runs it in few kernels or op by op, whichever the tensors allow.
     """
 
     tensors: tuple[Key, ...]
     numbers: tuple[Key, ...]
     makes: int
-    several_ways: bool
+    has_variants: bool
 
 
 @cache
 def lists_of(func: Any) -> Lists | None:
     """Read an op's schema, once; None where it does not work row by row, or returns what is of all rows."""
     schema = func._schema
-    made = [str(r.type) for r in schema.returns]
+    made = [str(result.type) for result in schema.returns]
     if not schema.name.startswith(ROWS) or any(kind != "List[Tensor]" for kind in made):
         return None
-    keyed = [(a.name if a.kwarg_only else i, a.name, str(a.type)) for i, a in enumerate(schema.arguments)]
+    keyed = [(arg.name if arg.kwarg_only else i, arg.name, str(arg.type)) for i, arg in enumerate(schema.arguments)]
     tensors = tuple(key for key, _, kind in keyed if kind == "List[Tensor]")
     numbers = tuple(key for key, name, kind in keyed if kind == "List[number]" or (name, kind) == ONE_PER_ROW)
     return Lists(tensors, numbers, len(made), schema.name.startswith("aten::_foreach_")) if tensors else None
@@ -90,8 +90,8 @@ def pieces(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], chunk: int
     O(tensors in the lists); of an op without rows, one look into a table.
 
     A GPU runs a `_foreach_` op in few kernels if all tensors are of one type and, in each row, alike in shape and
-    strides; else op by op. That could round in another way. So away from the host, a call is left whole if some of its
-    rows by themselves would go the other way.
+    strides; else op by op. The two may round differently. So except on the host, a call is left whole if some of its
+    rows by themselves would run by the other variant.
 
     Examples
     --------
@@ -110,14 +110,14 @@ def pieces(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], chunk: int
     whole = {key: given[key] for key in lists.tensors if given.get(key)}
     if len({len(tensors) for tensors in whole.values()}) != 1:
         return None
-    if (1 + lists.makes) * sum([x.nbytes for tensors in whole.values() for x in tensors]) <= chunk:
+    if (1 + lists.makes) * sum([tensor.nbytes for tensors in whole.values() for tensor in tensors]) <= chunk:
         return None  # by far the most calls; what it makes is at most as much as it is given, list by list
     rows = [*zip(*whole.values())]
     cuts = _cuts([_touched(row, lists.makes) for row in rows], chunk)
-    if len(cuts) == 2 or (lists.several_ways and not _one_way(rows)):
+    if len(cuts) == 2 or (lists.has_variants and not _same_variant(rows)):
         return None
     whole |= {key: given[key] for key in lists.numbers if _length(given[key]) == len(rows)}
-    return [_between(lo, hi, whole, args, kwargs) for lo, hi in pairwise(cuts)]
+    return [_between(lo, hi, lists=whole, args=args, kwargs=kwargs) for lo, hi in pairwise(cuts)]
 
 
 def joined(results: Sequence[Any]) -> Any:
@@ -136,35 +136,42 @@ def _length(numbers: Any) -> int:
 
 
 def _touched(row: Sequence[torch.Tensor], makes: int) -> int:
-    sizes: list[int] = [x.nbytes for x in row]
+    sizes: list[int] = [tensor.nbytes for tensor in row]
     return sum(sizes) + makes * max(sizes)
 
 
 def _cuts(sizes: Sequence[int], chunk: int) -> list[int]:
     """Where pieces begin, and the end of the last: each takes all rows that it can."""
     cuts, held = [0], 0
-    for k, size in enumerate(sizes):
-        if held + size > chunk and k > cuts[-1]:
-            cuts.append(k)
+    for index, size in enumerate(sizes):
+        if held + size > chunk and index > cuts[-1]:
+            cuts.append(index)
             held = 0
         held += size
     return [*cuts, len(sizes)]
 
 
-def _between(lo: int, hi: int, lists: Mapping[Key, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+def _between(
+    lo: int, hi: int, *, lists: Mapping[Key, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Arguments:
     """The arguments of a call on the rows `[lo, hi)`."""
-    mine = {key: value[lo:hi] for key, value in lists.items()}
-    return tuple(mine.get(i, x) for i, x in enumerate(args)), {name: mine.get(name, x) for name, x in kwargs.items()}
+    cut = {key: value[lo:hi] for key, value in lists.items()}
+    positional = tuple(cut.get(position, value) for position, value in enumerate(args))
+    return positional, {name: cut.get(name, value) for name, value in kwargs.items()}
 
 
-def _one_way(rows: Sequence[Sequence[torch.Tensor]]) -> bool:
-    """Whether all rows by themselves go the way of the whole call."""
-    return rows[0][0].device.type == "cpu" or len({_way(row) for row in rows}) == 1
+def _same_variant(rows: Sequence[Sequence[torch.Tensor]]) -> bool:
+    """Whether each row by itself would run by the variant of the whole call."""
+    return rows[0][0].device.type == "cpu" or len({_variant(row) for row in rows}) == 1
 
 
-def _way(row: Sequence[torch.Tensor]) -> tuple[torch.dtype, torch.device] | None:
-    """What tensors of a row share that can go together with other rows'; None where they go op by op."""
-    x = row[0]
-    dense = x.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense.default(x)
-    alike = all((y.dtype, y.device, y.shape, y.stride()) == (x.dtype, x.device, x.shape, x.stride()) for y in row[1:])
-    return (x.dtype, x.device) if dense and alike else None
+def _variant(row: Sequence[torch.Tensor]) -> tuple[torch.dtype, torch.device] | None:
+    """Type and device of a row's tensors where they may share kernels with other rows; None where they run op by op."""
+    first = row[0]
+    dense = first.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense.default(first)
+    alike = all(
+        (other.dtype, other.device, other.shape, other.stride())
+        == (first.dtype, first.device, first.shape, first.stride())
+        for other in row[1:]
+    )
+    return (first.dtype, first.device) if dense and alike else None

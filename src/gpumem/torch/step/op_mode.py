@@ -1,4 +1,4 @@
-"""The mode that a capture and a run have in common: it sorts out which calls are ops of the device."""
+"""The dispatch mode that captures and runs have in common: it finds the calls that are ops of the device."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from gpumem.torch.step.foreach_chunks import joined, pieces
 from gpumem.torch.step.ops import Call, Kind, call_of, kind_of
 from gpumem.torch.step.refusals import check_types
 
-WHOLE = frozenset({"linalg_svdvals.default", "linalg_eigvalsh.default"})  # under a mode they take another algorithm
+# Composite ops that are not taken apart: under a mode their parts would take another algorithm, with other bits.
+WHOLE = frozenset({"linalg_svdvals.default", "linalg_eigvalsh.default"})
 
 
 class OpMode(TorchDispatchMode):
-    """Hands each op of a device to `op`, one at a time, and whatever else is called to `other`.
+    """Passes each op of a device to `op`, one at a time, and any other call to `other`.
 
     `chunk`: calls on lists of tensors are split into ops that touch at most so many bytes each; None leaves them whole.
-    `alone`: what the mode is called where another one wants the whole process as well.
+    `alone`: the name of the mode in the error where another one wants the whole process as well.
     """
 
     alone = ""
@@ -27,10 +28,10 @@ class OpMode(TorchDispatchMode):
         super().__init__()
         self.device, self.chunk = device, chunk
         self.lock = threading.RLock()
-        self.off = False  # in a process that was forked from the one that has the mode
+        self.off = False  # True in a process that was forked from the one that has the mode
 
     def __exit__(self, *error: Any) -> None:
-        """Leave, also where modes that were entered later are left later, or where it was left already."""
+        """Leave, also where modes that were entered later have not been left, or where it was left already."""
         stack = mode_stack()
         if self not in stack:
             return
@@ -40,13 +41,13 @@ class OpMode(TorchDispatchMode):
             push_mode(mode)
 
     def unmanaged(self) -> None:
-        """Leave for good, in a process that was forked; what is called where it cannot be left runs as it is."""
+        """Leave for good, in a forked process; where it cannot be left, `off` lets calls run as they are."""
         self.off = True
         self.__exit__(None, None, None)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled under it, and the wrapper that sees to that takes a microsecond an op
+        return False  # nothing is compiled under it; the wrapper that would see to that takes a microsecond an op
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -55,13 +56,13 @@ class OpMode(TorchDispatchMode):
         if self.off:
             return func(*args, **kwargs)
         kind = kind_of(func)
-        if types and kind.counts:  # a question about sizes may come from where C++ cannot throw
+        if types and kind.may_be_op:  # not for questions about sizes: they may come from C++ that cannot throw
             check_types(func, types)
         if kind.composite and torch.is_inference_mode_enabled() and kind.name not in WHOLE:
-            with self:  # by the kernel that runs elsewhere: `decompose` prefers a formula in Python, of other bits
+            with self:  # by the kernel that runs without a mode: `decompose` prefers a formula in Python, of other bits
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         with self.lock:
-            if kind.rows and self.chunk and (split := pieces(func, args, kwargs, self.chunk)):
+            if kind.works_row_by_row and self.chunk and (split := pieces(func, args, kwargs, self.chunk)):
                 return joined([self._call(kind, func, *piece) for piece in split])
             return self._call(kind, func, args, kwargs)
 

@@ -2,8 +2,8 @@
 
 Whatever has a tensor of the device among its arguments is an op that reads it, whoever registered it and whatever it
 returns, unless PyTorch's own op is known to touch no bytes (`TOUCHES_NOTHING`, views and questions about shapes) or to
-look at the shape only (`LOOKS_AT_SHAPES`). So an op that nobody has heard of is slower than it needs to be, and never
-runs on memory that is off the device. `tests/pytorch/step/test_ops.py` names what is new in neither list.
+look at the shape only (`LOOKS_AT_SHAPES`). So an unknown op is slower than it needs to be, and never runs on memory
+that is off the device. `tests/pytorch/step/test_ops.py` names what a new PyTorch has added to neither list.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 from gpumem.torch.internals import flop_registry, has_kernel, torch
 
 aten, Tensor = torch.ops.aten, torch.Tensor
-THERE = {device: f"is_{device}" for device in ("meta", "cpu", "cuda")}  # sooner told than the name of the device
+# The attribute of a tensor that says whether it is on a device: faster than comparing the device's name.
+IS_ON_DEVICE = {device: f"is_{device}" for device in ("meta", "cpu", "cuda")}
 TOUCHES_NOTHING = frozenset(  # of PyTorch's own ops: views, and questions that a tensor answers without its bytes
     f"aten::{name}"
     for name in (
@@ -40,7 +41,6 @@ TOUCHES_NOTHING = frozenset(  # of PyTorch's own ops: views, and questions that 
         *("_version", "result_type", "_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets"),
     )
 )
-ASKS = frozenset({"aten::_local_scalar_dense", "aten::equal"})  # what the host waits for, though no tensor comes back
 LOOKS_AT_SHAPES = frozenset(  # of PyTorch's own ops: they read no operand
     f"aten::{name}"
     for name in (
@@ -48,25 +48,33 @@ LOOKS_AT_SHAPES = frozenset(  # of PyTorch's own ops: they read no operand
         *("new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"),
     )
 )
-OVERWRITES = frozenset(  # what they write they do not read, though it was there before
+OVERWRITES = frozenset(  # they write their first operand without reading it
     {f"aten::{name}_" for name in ("copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential")}
 )
-SIZED = frozenset({"empty.memory_format", "zeros.default", "ones.default", "full.default"})
-GATHERS = frozenset(  # of the table they read no more rows than come out
+SIZED = frozenset(
+    {  # their first argument is the size of the result
+        "empty.memory_format",
+        "zeros.default",
+        "ones.default",
+        "full.default",
+    }
+)
+GATHERS = frozenset(  # of their table they read no more rows than they return
     {"embedding.default", "index.Tensor", "index_select.default", "gather.default"}
 )
-EMPTY = ("empty", "new_empty")  # memory that nothing is written into
+EMPTY = ("empty", "new_empty")  # they return memory that nothing has been written into
 BATCH_NORMS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
-RUNNING, TRAINING = (3, 4), 5  # of their arguments: the statistics, whether they are kept
-UNSAID = {  # what other ops write, and their schema does not say: arguments by name
+RUNNING, TRAINING = (3, 4), 5  # positions of batch norms' arguments: running statistics; whether it is training
+UNDECLARED_WRITES = {  # arguments, by the beginning of their name, that ops write although their schema does not say so
     **dict.fromkeys(("aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts"), "running_"),
     "aten::batch_norm_update_stats": "running_",
     **dict.fromkeys(("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"), "dropout_state"),
     **dict.fromkeys(("aten::miopen_rnn", "aten::miopen_rnn_backward"), "dropout_state"),
 }
-OURS = ("aten", "prims")  # PyTorch's own: they do what their schema says, and nothing besides
-IN_PLACE = {  # what gradients' formulas do to zeros of their own: ATen takes the other form wherever a mode is on.
-    # A recorder writes down this form; nobody ever runs it instead, as the formula may read its operand again.
+# Namespaces of PyTorch's own ops: they do what their schema says and nothing besides, so calling one twice is safe.
+OWN_NAMESPACES = ("aten", "prims")
+IN_PLACE = {  # gradient formulas write into zeros of their own by these; ATen takes the form out of place under a mode.
+    # A recorder writes down this form; nobody ever runs it instead, as the formula may read its operand later.
     aten.scatter: "scatter_.src",
     aten.scatter_add: "scatter_add_.default",
     aten.index_put: "_index_put_impl_.default",
@@ -78,89 +86,130 @@ IN_PLACE = {  # what gradients' formulas do to zeros of their own: ATen takes th
 WRITTEN_AS = {name: f"{packet.__name__}.{name.partition('.')[2]}" for packet, name in IN_PLACE.items()}
 WRITTEN_AS["add_.Tensor"] = "add.Tensor"  # the engine's sum of two gradients
 ROWS = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")  # they take lists, and may work row by row
-CONVOLUTIONS = ("stride", "padding", "dilation", "transposed", "groups")
+CONVOLUTIONS = frozenset({"aten::convolution", "aten::convolution_backward", "aten::_convolution"})
+GEOMETRY = ("stride", "padding", "dilation", "transposed", "groups")  # arguments of convolutions that traces keep
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the schema of an op says: whether it may count, what it writes, what its arguments are called.
+    """What is known of an op before it is called: from its schema and the closed lists above.
 
-    `looks`: its name, the same for the forms in which it is written down; `makes`: it returns tensors; `keeps`: it may
-    keep operands where no later op names them; `given`: the arguments that are tensors, or lists of them, where they
-    are; `unsaid`: arguments that it writes all the same; `recomputable`: it may be
-    called again, and does the same; `grows`: unwatched, a backward pass may do it in place; `resizes`: what it writes
-    may get another storage.
+    Parameters
+    ----------
+    name : str
+        As in traces: `mm.default`.
+    plan_name : str
+        The name by which plans know it, one for the forms in which a recorder writes it down (`out_of_place`).
+    may_be_op : bool
+        Whether a call may be an op of the device at all; views and questions about shapes are none.
+    makes_tensors : bool
+        Whether it returns tensors.
+    keeps_operands : bool
+        Whether it may keep operands where no later op names them, as objects of C++ do.
+    composite : bool
+        Whether it is made of other ops.
+    tensor_positions : tuple of int
+        Positions of the arguments that are tensors, or lists of them.
+    reads_values : bool
+        Whether it reads its operands' bytes, and not their shapes only.
+    overwrites : bool
+        Whether it writes its first operand without reading it.
+    leaves_uninitialised : bool
+        Whether the memory that it returns has not been written.
+    gathers : bool
+        Whether it reads no more rows of its first operand than it returns.
+    rng : bool
+        Whether it draws random numbers.
+    works_row_by_row : bool
+        Whether it takes lists of tensors and may be split by rows (`foreach_chunks`).
+    written_positions, written_keywords : tuple
+        Arguments that it writes by its schema, by position and by name.
+    updates_statistics : bool
+        Whether it is a batch norm, which writes running statistics in training.
+    undeclared_positions : tuple of int
+        Arguments that it writes although its schema does not say so.
+    repeatable : bool
+        Whether calling it a second time does the same, so that a value can be recomputed by it.
+    sums_in_place : bool
+        Whether a backward pass may do it in place where no dispatch mode is on.
+    resizes : bool
+        Whether what it writes may have another size afterwards.
+    flops_formula : callable, optional
+        PyTorch's formula for its flops.
+    attributes : tuple of (int, str)
+        Positions and names of the arguments that a trace keeps as attributes: those of convolutions.
+    may_write : bool
+        Whether it may write an operand at all.
     """
 
     name: str
-    looks: str
-    counts: bool
-    makes: bool
-    keeps: bool
+    plan_name: str
+    may_be_op: bool
+    makes_tensors: bool
+    keeps_operands: bool
     composite: bool
-    given: tuple[int, ...]
-    reads: bool
+    tensor_positions: tuple[int, ...]
+    reads_values: bool
     overwrites: bool
-    empty: bool
+    leaves_uninitialised: bool
     gathers: bool
     rng: bool
-    blocks: bool
-    rows: bool
-    written: tuple[int, ...]
-    outs: tuple[str, ...]
-    hidden: bool
-    unsaid: tuple[int, ...]
-    recomputable: bool
-    grows: bool
+    works_row_by_row: bool
+    written_positions: tuple[int, ...]
+    written_keywords: tuple[str, ...]
+    updates_statistics: bool
+    undeclared_positions: tuple[int, ...]
+    repeatable: bool
+    sums_in_place: bool
     resizes: bool
-    flops: Callable[..., int] | None
+    flops_formula: Callable[..., int] | None
     attributes: tuple[tuple[int, str], ...]
     may_write: bool
 
 
 def kind_of(func: Any) -> Kind:
     """Read an op's schema; once for each op."""
-    found = _KINDS.get(id(func))  # hashing an op takes longer than all the rest
-    if found is None:
-        found = _KINDS[id(func)] = _kind_of(func), func
-    return found[0]
+    entry = _KINDS.get(id(func))  # by id: hashing an op takes longer than all the rest
+    if entry is None:
+        entry = _KINDS[id(func)] = _kind_of(func), func
+    return entry[0]
 
 
-_KINDS: dict[int, tuple[Kind, Any]] = {}  # with the op, so that no other one has its id
+_KINDS: dict[int, tuple[Kind, Any]] = {}  # with the op itself, so that no other op gets its id
 
 
 def _kind_of(func: Any) -> Kind:
     schema, name = func._schema, func._schema.name
     arguments = schema.arguments
-    written = [(i, a) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
-    short = str(func).removeprefix("aten.")
-    unsaid = tuple(i for i, a in enumerate(arguments) if name in UNSAID and a.name.startswith(UNSAID[name]))
-    convolves = name in ("aten::convolution", "aten::convolution_backward", "aten::_convolution")
+    short, bare = str(func).removeprefix("aten."), name.removeprefix("aten::")
+    declared = [(i, arg) for i, arg in enumerate(arguments) if arg.alias_info is not None and arg.alias_info.is_write]
+    prefix = UNDECLARED_WRITES.get(name)
+    undeclared = tuple(i for i, arg in enumerate(arguments) if prefix and arg.name.startswith(prefix))
+    convolves = name in CONVOLUTIONS
     return Kind(
         name=short,
-        looks=out_of_place(short),
-        counts=name not in TOUCHES_NOTHING or bool(written),  # their `.out` forms copy
-        makes=any("Tensor" in str(r.type) for r in schema.returns),
-        keeps=_keeps(name, schema),
+        plan_name=out_of_place(short),
+        may_be_op=name not in TOUCHES_NOTHING or bool(declared),  # their `.out` forms copy
+        makes_tensors=any("Tensor" in str(result.type) for result in schema.returns),
+        keeps_operands=_keeps(name, schema),
         composite=_is_composite(func),
-        given=tuple(i for i, a in enumerate(arguments) if "Tensor" in str(a.type)),
-        reads=name not in LOOKS_AT_SHAPES,
+        tensor_positions=tuple(i for i, arg in enumerate(arguments) if "Tensor" in str(arg.type)),
+        reads_values=name not in LOOKS_AT_SHAPES,
         overwrites=name in OVERWRITES,
+        leaves_uninitialised=bare.startswith(EMPTY),
         gathers=short in GATHERS,
-        empty=name.removeprefix("aten::").startswith(EMPTY),
         rng=torch.Tag.nondeterministic_seeded in func.tags,
-        blocks=name in ASKS,
-        rows=name.startswith(ROWS),
-        written=tuple(i for i, a in written if not a.kwarg_only),
-        outs=tuple(a.name for i, a in written),
-        hidden=name in BATCH_NORMS,
-        unsaid=unsaid,
-        recomputable=name.partition("::")[0] in OURS and not unsaid,
-        grows=func is aten.add.Tensor or func.overloadpacket in IN_PLACE,
-        resizes=any(a.kwarg_only for _, a in written) or name.removeprefix("aten::").startswith(("resize", "set_")),
-        flops=flop_registry.get(func.overloadpacket),
-        attributes=tuple((i, a.name) for i, a in enumerate(arguments) if convolves and a.name in CONVOLUTIONS),
-        may_write=bool(written) or bool(unsaid) or name in BATCH_NORMS,
+        works_row_by_row=name.startswith(ROWS),
+        written_positions=tuple(i for i, arg in declared if not arg.kwarg_only),
+        written_keywords=tuple(arg.name for _, arg in declared),
+        updates_statistics=name in BATCH_NORMS,
+        undeclared_positions=undeclared,
+        repeatable=name.partition("::")[0] in OWN_NAMESPACES and not undeclared,
+        sums_in_place=func is aten.add.Tensor or func.overloadpacket in IN_PLACE,
+        resizes=any(arg.kwarg_only for _, arg in declared) or bare.startswith(("resize", "set_")),
+        flops_formula=flop_registry.get(func.overloadpacket),
+        attributes=tuple((i, arg.name) for i, arg in enumerate(arguments) if convolves and arg.name in GEOMETRY),
+        may_write=bool(declared) or bool(undeclared) or name in BATCH_NORMS,
     )
 
 
@@ -169,7 +218,7 @@ def _keeps(name: str, schema: Any) -> bool:
 
     A profiler's marks are tensors whose memory is such an object.
     """
-    types = [a.type.kind() for a in (*schema.arguments, *schema.returns)]
+    types = [value.type.kind() for value in (*schema.arguments, *schema.returns)]
     return "nested" in name or "quantize" in name or name.startswith("profiler::") or "ClassType" in types
 
 
@@ -182,10 +231,11 @@ def _is_composite(func: Any) -> bool:
 
 
 class Call:
-    """An op on its way through a pipeline: what is called, its operands on the device, and which of them it writes.
+    """A call of an op of the device, filled in on its way through a mode.
 
-    Then the cells of what it reads and writes, and `key`, what it looks like; `touched`, the cells of its operands and
-    results, and `result` when it has run.
+    From the beginning: `operands`, its tensors on the device, and `written`, those of them that it writes. `reads` and
+    `writes` are their cells, `key` what plans know the op by. Once it has run: `touched`, the cells of its operands,
+    then of its results, and `result`.
     """
 
     __slots__ = ("args", "func", "key", "kind", "kwargs", "operands", "reads", "result", "touched", "writes", "written")
@@ -202,6 +252,7 @@ class Call:
         func: Any,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
+        *,
         operands: list[torch.Tensor],
         written: list[torch.Tensor],
     ) -> None:
@@ -216,24 +267,24 @@ class Call:
     @property
     def given(self) -> dict[str, Any]:
         """All arguments by name, those by position first."""
-        return {**dict(zip((a.name for a in self.func._schema.arguments), self.args)), **self.kwargs}
+        return {**dict(zip((arg.name for arg in self.func._schema.arguments), self.args)), **self.kwargs}
 
     @property
     def read(self) -> list[torch.Tensor]:
         """The operands whose values the kernel reads."""
-        if not self.kind.reads:
+        if not self.kind.reads_values:
             return []
         if not self.kind.overwrites:
             return self.operands
-        return [x for x in self.operands if not any(x is y for y in self.written)]
+        return [operand for operand in self.operands if not any(operand is written for written in self.written)]
 
     @property
     def keeps(self) -> bool:
         """Whether it may keep operands where no later op names them."""
-        if self.kind.keeps:
+        if self.kind.keeps_operands:
             return True
-        for x in self.operands:  # noqa: SIM110 - a generator takes a microsecond, and this is asked with every op
-            if x.is_nested or x.is_quantized:
+        for operand in self.operands:  # noqa: SIM110 - a generator takes a microsecond, and this is asked with every op
+            if operand.is_nested or operand.is_quantized:
                 return True
         return False
 
@@ -267,49 +318,51 @@ def call_of(
     O(arguments). An op counts where an operand lies on the device, or where it has none and makes its result there.
     """
     kind = kind or kind_of(func)
-    if not kind.counts:
+    if not kind.may_be_op:
         return None
-    operands = tensors([args[i] for i in kind.given if i < len(args)], device)  # to look at numbers takes longer
+    # only where tensors can be: looking at all arguments takes longer, and this is done with every dispatch
+    operands = tensors([args[i] for i in kind.tensor_positions if i < len(args)], device)
     if kwargs:
         operands += tensors(kwargs.values(), device)
-    if not operands and (not kind.makes or _made_on(args, kwargs) != device or _nothing(kind, args)):
+    if not operands and (not kind.makes_tensors or _made_on(args, kwargs) != device or _nothing(kind, args)):
         return None
-    return Call(kind, func, args, kwargs, operands, _written(kind, args, kwargs, device) if kind.may_write else [])
+    written = _written(kind, args, kwargs, device) if kind.may_write else []
+    return Call(kind, func, args, kwargs, operands=operands, written=written)
 
 
 def _written(kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> list[torch.Tensor]:
     """The operands that a call writes."""
-    hidden = kind.hidden and len(args) > TRAINING and args[TRAINING]
-    positions = (*kind.written, *kind.unsaid, *(RUNNING if hidden else ()))
+    trains = kind.updates_statistics and len(args) > TRAINING and args[TRAINING]
+    positions = (*kind.written_positions, *kind.undeclared_positions, *(RUNNING if trains else ()))
     written = tensors([args[i] for i in positions if i < len(args)], device) if positions else []
-    if kind.outs and kwargs:
-        written += tensors([kwargs[name] for name in kind.outs if name in kwargs], device)
+    if kind.written_keywords and kwargs:
+        written += tensors([kwargs[name] for name in kind.written_keywords if name in kwargs], device)
     return written
 
 
 def tensors(values: Iterable[Any], device: str | None) -> list[torch.Tensor]:
     """Return the tensors among (nested) arguments, in order: those on a device, or all."""
-    found = []
-    there = None if device is None else THERE.get(device)
+    flat = []
+    is_on_device = None if device is None else IS_ON_DEVICE.get(device)
     for value in values:
         if isinstance(value, Tensor):
-            if there is None or getattr(value, there):
-                found.append(value)
+            if is_on_device is None or getattr(value, is_on_device):
+                flat.append(value)
         elif isinstance(value, (list, tuple)):
-            found += tensors(value, device)
-    return found
+            flat += tensors(value, device)
+    return flat
 
 
 def mapped(value: Any, of: Callable[[Any], Any]) -> Any:
     """Return a (nested) argument with what `of` makes of each item of its lists and tuples."""
     if isinstance(value, (list, tuple)):
-        return type(value)([mapped(x, of) for x in value])
+        return type(value)([mapped(item, of) for item in value])
     return of(value)
 
 
 def flops_of(call: Call) -> int | None:
     """Return the flops of a call that has run, by PyTorch's formula; 0 where it has none, None where that fails."""
-    flops = call.kind.flops
+    flops = call.kind.flops_formula
     try:
         return 0 if flops is None else int(flops(*call.args, **call.kwargs, out_val=call.result))
     except Exception:  # somebody's own formula is no reason to end a step
@@ -322,7 +375,7 @@ def results(result: Any, device: str | None) -> list[torch.Tensor]:
 
 
 def _made_on(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The type of the device on which a call without operands there makes its result; nothing where others tell."""
+    """The type of the device where a call without operands there makes its result; "" where its operands decide."""
     device = kwargs.get("device")
     if device is not None:
         return str(torch.device(device).type)
@@ -330,16 +383,16 @@ def _made_on(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def _nothing(kind: Kind, args: Sequence[Any]) -> bool:
-    """Whether a call makes a tensor of no bytes, as batch norm does on its way, or an empty cache of keys."""
+    """Whether a call makes a tensor of no bytes, as batch norm does, or an empty key cache."""
     return kind.name in SIZED and 0 in args[0]
 
 
 def amount(values: Sequence[torch.Tensor]) -> int:
     """Return the bytes of some tensors as a kernel reads or writes them, each once."""
     total = 0
-    for x in {id(x): x for x in values}.values() if len(values) > 1 else values:
-        size = x.nbytes
-        if not x.is_contiguous():  # one that is expanded counts as often as it is there
-            size = min(size, x.untyped_storage().nbytes())
+    for tensor in {id(value): value for value in values}.values() if len(values) > 1 else values:
+        size = tensor.nbytes
+        if not tensor.is_contiguous():  # `nbytes` of an expanded one counts each element as often as it is repeated
+            size = min(size, tensor.untyped_storage().nbytes())
         total += size
     return total

@@ -1,4 +1,4 @@
-"""What cannot be recorded, refused in one sentence that says what to do instead."""
+"""Refusals of what cannot be recorded or run within a limit, each in one sentence that says what to do instead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tensor, Parameter = torch.Tensor, torch.nn.Parameter
 COMPILED = "what torch.compile made of it cannot be recorded, and would run uncompiled here; leave torch.compile out"
 GRAPHED = "a CUDA graph replays kernels that no recorder sees; record the step without it"
 PARALLEL = "one process with one device is recorded; record the module that it wraps, with the batch of one process"
-ONE = threading.Lock()
+ONE = threading.Lock()  # of the process: one capture or run at a time, as they replace functions of PyTorch
 WRAPPERS = {
     "OptimizedModule": COMPILED,
     "DistributedDataParallel": PARALLEL,
@@ -30,13 +30,13 @@ WRAPPERS = {
 
 @contextmanager
 def alone(what: str) -> Iterator[None]:
-    """Refuse to begin inside of a mode that has the whole process, or beside one, or where tensors are fake."""
+    """Refuse to begin inside or beside another capture or run, or where tensors are fake."""
     for mode in mode_stack():
         if outer := getattr(mode, "alone", ""):
             raise WorkloadError(f"{what} within {outer}: leave the outer one first, or do without the inner one")
         if isinstance(mode, FakeTensorMode):
             raise WorkloadError("a FakeTensorMode is active: leave it before recording; 'meta' needs no memory either")
-    if not ONE.acquire(blocking=False):  # what it stands in for is the whole process's
+    if not ONE.acquire(blocking=False):
         raise WorkloadError(f"{what} beside another thread's: do one after the other, or each in its own process")
     try:
         yield
@@ -46,7 +46,7 @@ def alone(what: str) -> Iterator[None]:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Refuse what is compiled, or a graph, when a step comes to it."""
+    """Refuse compiled functions and CUDA graphs when a step calls them."""
     compiled = torch.compiler.set_stance("fail_on_recompile") if uses_dynamo() else nullcontext()  # already, perhaps
     with compiled, redirected(_refusals()):
         yield
@@ -60,7 +60,7 @@ def _refusals() -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Say of what was compiled before, and is called now, what to do about it."""
+    """Turn PyTorch's error about what was compiled before, and is called now, into a sentence of ours."""
     try:
         yield
     except RuntimeError as error:
@@ -70,7 +70,7 @@ def uncompiled() -> Iterator[None]:
 
 
 def _compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Stand in for `torch.compile`: what it would return is refused where it is called."""
+    """What stands in for `torch.compile`: it returns a function that refuses when it is called."""
     if isinstance(model, torch.nn.Module):
         raise WorkloadError(f"{type(model).__name__}: {COMPILED}")
     return _compile if model is None else wraps(model)(_refuse(COMPILED))
@@ -95,7 +95,7 @@ def check_module(name: str, module: torch.nn.Module) -> None:
 def check_types(func: Any, types: Sequence[type]) -> None:
     """Refuse tensors that decide for themselves what an op does."""
     for kind in types:
-        if kind is Tensor or kind is Parameter:  # mostly; the rest takes a microsecond
+        if kind is Tensor or kind is Parameter:  # first, as these are nearly all; the rest takes a microsecond
             continue
         own = getattr(kind, "__torch_dispatch__", None)
         if own not in (None, PLAIN_DISPATCH, torch.Tensor.__torch_dispatch__):

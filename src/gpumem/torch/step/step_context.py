@@ -1,4 +1,4 @@
-"""Where in a training step we are: phase, module, backward node; and what its tensors are for."""
+"""The step context: phase, module and backward node of the op that runs now, and the roles of lasting tensors."""
 
 from __future__ import annotations
 
@@ -34,34 +34,35 @@ from gpumem.torch.step.refusals import check_module
 from gpumem.trace.kinds import OPT_STATE, PARAM, STATISTICS
 
 ARRIVAL, FORWARD, BACKWARD, AGAIN, OPTIMIZER = "input", "forward", "backward", "recompute", "optimizer"
-NONE = -1
+NONE = -1  # the number of no backward node
+# Frames, at most, from an op up to the function that calls it, the modes' own included: not tuned.
+FRAMES = 9
 aten = torch.ops.aten
 
 
-class Scene:
-    """Follows a step by the hooks that every module and optimizer has.
+class StepContext:
+    """Follows a step by the global hooks of modules and optimizers.
 
-    It holds none of them: what a step builds and drops dies as it would unwatched.
+    All references are weak: modules and tensors that a step builds and drops die as they would without it.
     """
 
     def __init__(self) -> None:
-        self.models: Any = weakref.WeakValueDictionary()  # by what their names begin with
+        self.models: Any = weakref.WeakValueDictionary()  # by the prefix of their modules' names
         self.names: Any = WeakIdKeyDictionary()  # of modules
         self.owners: Any = WeakIdKeyDictionary()  # of parameters: the module
         self.parameters: Any = weakref.WeakValueDictionary()  # by name
         self.buffers: Any = weakref.WeakValueDictionary()
         self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self.by_node: dict[int, str] = {}  # modules of forward ops, by the sequence numbers of their backward nodes
-        self.stack: list[str] = []
+        self.stack: list[str] = []  # modules whose forward passes have begun and not ended
         self.entered = self.returned = self.optimizing = False
         self.on_gradients: Callable[[Iterable[torch.Tensor]], None] = lambda parameters: None
-        self.on_model: Callable[[Iterable[torch.Tensor]], None] = lambda tensors: (
-            None
-        )  # of one that was not seen before
+        # called with the tensors of a model that was not seen before
+        self.on_model: Callable[[Iterable[torch.Tensor]], None] = lambda tensors: None
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Listen while a step runs."""
+        """Register the hooks while a step runs."""
         with (
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
@@ -82,16 +83,17 @@ class Scene:
 
     @property
     def node(self) -> int:
-        """The backward node that is evaluated, by its number; -1 outside of a backward pass."""
+        """The number of the backward node that is evaluated; -1 outside of a backward pass."""
         if graph_task() < 0:
             return NONE
         node = backward_node()
         return NONE if node is None else int(node._sequence_nr())
 
     def here(self) -> tuple[int, str, str]:
-        """Where an op stands that runs now: backward node, phase, module.
+        """Return the backward node, phase and module of the op that runs now; call it with every op, as it notes both
+        that a backward pass has begun and which module the next backward node is of.
 
-        The module of a backward op is that of the forward op whose gradient it is for.
+        The module of a backward op is that of the forward op whose gradient it computes.
         """
         if graph_task() < 0:
             return NONE, self._before_or_after(), self._forward()
@@ -114,20 +116,20 @@ class Scene:
         return FORWARD if self.entered else ARRIVAL
 
     def _forward(self) -> str:
-        """The module under way; the backward node of its op, made before the op runs, is told to be of it."""
+        """Return the module whose forward pass runs; note that the newest backward node (made before its op) is its."""
         module = self.stack[-1] if self.stack else ""
         if not self.optimizing:
             self.by_node.setdefault(next_sequence_number() - 1, module)
         return module
 
     def roles(self) -> Iterator[tuple[str, str, torch.Tensor]]:
-        """What the tensors of models and optimizers are for: kind, name, tensor."""
+        """The roles of models' and optimizers' tensors: kind, name, tensor."""
         called = {id(tensor): name for name, tensor in self.parameters.items()}
         for name, tensor in self.buffers.items():
             yield STATISTICS, name, tensor
         for optimizer in self.optimizers:
             for parameter, state in optimizer.state.items():
-                held = state.items() if isinstance(state, Mapping) else ()  # some keep a counter of their own there
+                held = state.items() if isinstance(state, Mapping) else ()  # some optimizers keep a plain counter there
                 for what, value in held:
                     if isinstance(value, torch.Tensor):
                         yield OPT_STATE, f"{called.get(id(parameter), 'parameter')}.{what}", value
@@ -139,25 +141,25 @@ class Scene:
             yield PARAM, name, tensor
 
     def in_place(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], last: int | None) -> str:
-        """What a backward pass would do instead of this op, in place, were nobody watching; nothing where it is this.
+        """The op in place that a backward pass would run instead of this one if no mode were on; "" where it is this.
 
         A guess, for a recording only: what runs is what was asked for. `last` is the node that wrote the first operand
         last.
         """
-        here, adds = self.node, func is aten.add.Tensor
-        if NONE in (here, last) or last is None or (torch.is_grad_enabled() and (adds or self.stack)):
+        current, adds = self.node, func is aten.add.Tensor
+        if NONE in (current, last) or last is None or (torch.is_grad_enabled() and (adds or self.stack)):
             return ""
         node = backward_node()
         if adds:
-            return "add_.Tensor" if (last != here or _meets_itself(node)) and _adds_up(args, kwargs) else ""
+            return "add_.Tensor" if (last != current or _meets_itself(node)) and _adds_up(args, kwargs) else ""
         name = IN_PLACE[func.overloadpacket]
-        same = last == here and not isinstance(node, BackwardCFunction) and name.endswith(f".{func._overloadname}")
+        same = last == current and not isinstance(node, BackwardCFunction) and name.endswith(f".{func._overloadname}")
         return name if same else ""
 
     @forgets
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         outermost = not self.stack
-        self.stack.append(type(module).__name__)  # first, as each is taken off again, whatever fails here
+        self.stack.append(type(module).__name__)  # first: `_leave` pops it whatever fails below
         if outermost:
             self.entered = True
             if module not in self.names:
@@ -173,27 +175,29 @@ class Scene:
         begin = self._begin(root)
         for name, module in root.named_modules():
             check_module(name, module)
-            mine = self.names.setdefault(module, ".".join(filter(None, (begin, name))))
+            full = self.names.setdefault(module, ".".join(filter(None, (begin, name))))
             for parameter in module.parameters(recurse=False):
-                self.owners.setdefault(parameter, mine)
-        for table, found in ((self.parameters, root.named_parameters()), (self.buffers, root.named_buffers())):
-            for name, tensor in found:
+                self.owners.setdefault(parameter, full)
+        for table, named in ((self.parameters, root.named_parameters()), (self.buffers, root.named_buffers())):
+            for name, tensor in named:
                 table.setdefault(".".join(filter(None, (begin, name))), unwrapped(tensor))
         self.on_model(
-            unwrapped(x) for x in chain(root.parameters(), root.buffers()) if not torch.nn.parameter.is_lazy(x)
+            unwrapped(seen) for seen in chain(root.parameters(), root.buffers()) if not torch.nn.parameter.is_lazy(seen)
         )
 
     def _begin(self, root: torch.nn.Module) -> str:
-        """What the names in a model begin with: nothing in the first with parameters; else its class, then numbered."""
+        """The prefix of a model's names: none for the first with parameters; else its class, numbered if taken."""
         called = type(root).__name__
         names = [""] * any(True for _ in root.parameters()) + [called]
-        begin = next(name for name in chain(names, (f"{called}_{k}" for k in count(2))) if name not in self.models)
+        begin = next(
+            name for name in chain(names, (f"{called}_{number}" for number in count(2))) if name not in self.models
+        )
         self.models[begin] = root
         return begin
 
     @forgets
     def _optimize(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        self.on_gradients(p for group in optimizer.param_groups for p in group["params"])
+        self.on_gradients(parameter for group in optimizer.param_groups for parameter in group["params"])
         self.optimizing = True
         self.optimizers.add(optimizer)
         if len(args) > 1 and callable(args[1]):
@@ -203,7 +207,7 @@ class Scene:
         return None
 
     def _closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """What an optimizer calls for the loss is a forward and a backward pass, and no part of the optimizer."""
+        """Wrap an optimizer's closure, which computes the loss: forward and backward passes, no optimizer phase."""
 
         @wraps(closure)
         def called() -> Any:
@@ -217,14 +221,14 @@ class Scene:
 
 
 def seeds_gradients() -> bool:
-    """Whether `backward` makes the first gradient, of ones, just now."""
-    return any(frame.f_code.co_name == FIRST_GRADIENTS for frame, _ in islice(walk_stack(sys._getframe(1)), 9))
+    """Whether the op that runs now makes the first gradient of `backward`, of ones."""
+    return any(frame.f_code.co_name == FIRST_GRADIENTS for frame, _ in islice(walk_stack(sys._getframe(1)), FRAMES))
 
 
 def _adds_up(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether this addition is the engine's, of two gradients.
 
-    It has the only references to the first one, then: as many as it was seen to have where it is sure.
+    Then the engine has the only references to the first one: as many as `engine_references` has measured.
     """
     old, new = args
     if kwargs.get("alpha", 1) != 1 or not isinstance(new, torch.Tensor):
@@ -235,34 +239,34 @@ def _adds_up(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def _meets_itself(node: Any) -> bool:
-    """Whether two of the gradients that a node makes are of one tensor, as those of `x * x`."""
+    """Whether two of the gradients that a node makes go to the same next node, as those of `x * x`."""
     following = [edge for edge in node.next_functions if edge[0] is not None]
     return len(set(following)) < len(following)
 
 
 def references(tensor: torch.Tensor) -> tuple[int, int]:
-    """How many hold the tensor, and its storage, ourselves included."""
+    """The reference counts of a tensor and of its storage, this function's included."""
     storage = tensor.untyped_storage()
     return tensor._use_count(), storage_references(storage._cdata)
 
 
 @cache
 def engine_references() -> tuple[int, int]:
-    """How many hold a gradient that the engine alone has, when it adds another one to it under a mode.
+    """The reference counts of a gradient that only the engine holds, as it adds another one to it under a mode.
 
-    Measured, once, as it depends on the version: the gradient of `a` in `2 a + 3 a`.
+    Measured, once, as it depends on PyTorch's version: the gradient of `leaf` in `2 leaf + 3 leaf`.
     """
-    found = []
+    counts = []
 
     class Ask(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is aten.add.Tensor:
-                found.append(references(args[0]))
+                counts.append(references(args[0]))
             return func(*args, **(kwargs or {}))
 
     with torch.inference_mode(False), torch.enable_grad():
-        a = torch.ones(2, requires_grad=True)
-        total = (a * 2).sum() + (a * 3).sum()
+        leaf = torch.ones(2, requires_grad=True)
+        total = (leaf * 2).sum() + (leaf * 3).sum()
     with Ask():
         total.backward()
-    return found[-1]
+    return counts[-1]

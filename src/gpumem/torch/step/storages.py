@@ -1,4 +1,4 @@
-"""Storages, one cell each, from its first sight to its death: whoever runs ops and whoever records them share them."""
+"""Storages, one cell each, from the first op that sees them to their death; runs and recorders share the table."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 from gpumem.runtime.residency.environment import HostCopy, Movable
 from gpumem.torch.internals import torch
 
-FEW = 2**14  # bytes of numbers; a generator's state has 5,056
-_PARTS = {  # what tensors of other layouts are made of
+# Bytes up to which whole numbers on the host may be read by C++ before an op: not tuned; a generator's state has 5,056.
+FEW = 2**14
+_PARTS = {  # the strided tensors that tensors of other layouts are made of, by layout
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
     torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
@@ -19,16 +20,19 @@ _PARTS = {  # what tensors of other layouts are made of
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
 
-
 NOTHING = -1  # the block of a storage that no recorder has seen
 
 
 class Cell(Movable):
-    """A storage; `block` is its number in the recording of that number."""
+    """A storage, as runs and recorders know it.
+
+    `block` is its number in the recording whose number is `recording`. `values` is what is known of its bytes, where it
+    has none, and `source` the op that wrote them: see `gpumem.torch.values`.
+    """
 
     recording = 0
     block = NOTHING
-    values: Any = None  # what is known of its bytes, where it has none, and by which op: see `gpumem.torch.values`
+    values: Any = None
     source = ""
 
     ref: weakref.ref[torch.UntypedStorage]
@@ -46,43 +50,43 @@ class Cell(Movable):
 
 
 class Storages:
-    """Cells by storage; the dead are told by weak references, and stand in `dead` until somebody buries them."""
+    """Cells by storage; a weak reference puts the cell of a dead one into `dead`; `bury` takes it off the books."""
 
     def __init__(self) -> None:
         self.by_key: dict[int, Cell] = {}
         self.dead: deque[Cell] = deque()
-        self.on_reaped: Callable[[Cell], None] | None = None  # told of each
+        self.buried: Callable[[Cell], None] | None = None  # called with each
 
-    def reap(self) -> None:
-        """Let those that died be dead from here on."""
+    def bury(self) -> None:
+        """Take cells whose storages have died since the last call off the books."""
         while self.dead:
             cell = self.dead.popleft()
-            if self.on_reaped is not None:
-                self.on_reaped(cell)
+            if self.buried is not None:
+                self.buried(cell)
 
     def of(self, tensors: Sequence[torch.Tensor]) -> list[Cell]:
         """The cells of tensors that have bytes, each once, in order; new ones where a storage was not seen before."""
         by_key = self.by_key
         try:  # mostly all are known
-            found = [by_key[x.untyped_storage()._cdata] for x in tensors]
+            cells = [by_key[tensor.untyped_storage()._cdata] for tensor in tensors]
         except (KeyError, NotImplementedError, RuntimeError):
-            found = [cell for x in tensors for cell in self.made(x, given=True)]
-        return [*dict.fromkeys(found)] if len(found) > 1 else found
+            cells = [cell for tensor in tensors for cell in self.made(tensor, given=True)]
+        return [*dict.fromkeys(cells)] if len(cells) > 1 else cells
 
     def made(self, tensor: torch.Tensor, given: bool = False) -> list[Cell]:
-        """As `of` one tensor, which mostly is new: an op made it, or it was `given` to one that is to run."""
+        """As `of` one tensor, which mostly is new: an op made it, or it was `given` to an op that is to run."""
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
             return self.of([*parts(tensor)])
         cell = self.by_key.get(storage._cdata)
         if cell is None:
-            if tensor._is_zerotensor():  # what forward gradients begin with: it has a size, and no bytes
+            if tensor._is_zerotensor():  # forward gradients begin with one: it has a size, and no bytes
                 return []
             host = tensor.is_cpu
             cell = self._new(storage, host)
             if cell is not None and host:
-                cell.exposed = _is_read_past_ops(tensor, given)
+                cell.asked = _is_read_past_ops(tensor, given)
         return [] if cell is None else [cell]
 
     def known(self, tensor: torch.Tensor) -> Cell | None:
@@ -97,7 +101,7 @@ class Storages:
         cell = Cell(key, size, _pinned(storage, host))
         by_key, dead, dying = self.by_key, self.dead, self.dying
 
-        def gone(_: Any) -> None:  # at any moment, in any thread: so no more than this
+        def on_death(_: Any) -> None:  # runs at any moment, in any thread, so it does no more than this
             if by_key.get(key) is cell:
                 del by_key[key]
             if (copy := cell.copy) is not None and copy.in_flight:
@@ -105,29 +109,29 @@ class Storages:
             dead.append(cell)
 
         self.arrived(cell, place)
-        cell.ref = weakref.ref(storage, gone)
+        cell.ref = weakref.ref(storage, on_death)
         self.by_key[key] = cell
         return cell
 
     def arrived(self, cell: Cell, place: torch.device) -> None:
-        """Take note of a new cell, or refuse it."""
+        """Put a new cell on the books, or refuse it."""
 
     def dying(self, copy: HostCopy) -> None:
-        """Somebody else gets a cell's memory next, and a copy of it may be under way."""
+        """Order the next use of a dying cell's memory after a copy that may be in flight."""
 
 
 def _pinned(storage: torch.UntypedStorage, host: bool) -> str:
-    """By whom a storage is kept where it is from the beginning."""
+    """Why a storage cannot move from the beginning; "" where it can."""
     if host and storage.is_shared():  # a GPU's always say that they are
         return "shared memory"
     return "" if storage.resizable() else "memory that is not PyTorch's"
 
 
 def _is_read_past_ops(tensor: torch.Tensor, given: bool) -> bool:
-    """Whether a tensor of the host is one that PyTorch's own C++ takes for the host's, and reads before it calls an op.
+    """Whether a host tensor may be one that PyTorch's C++ reads before it calls an op, as it may on the host.
 
-    It matters where the host plays the device's part. Lengths, places to split at, states of generators: whole numbers,
-    not many, that no op has made. Scalars, of which `torch.tensor` makes another.
+    It matters where the host plays the device. Such are lengths, places to split at, states of generators: whole
+    numbers, not many, that no op has made. And scalars, which `torch.tensor` copies.
     """
     if tensor.numel() == 1:
         return True
@@ -135,6 +139,6 @@ def _is_read_past_ops(tensor: torch.Tensor, given: bool) -> bool:
 
 
 def parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The strided tensors that one of another layout is made of; none where they cannot be told."""
+    """The strided tensors that one of another layout is made of; none of a layout that is not known."""
     for name in _PARTS.get(tensor.layout, ()):
         yield getattr(tensor, name)()

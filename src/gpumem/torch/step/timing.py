@@ -13,14 +13,14 @@ class _Event(Protocol):
     """A point of a stream, as `torch.cuda.Event`."""
 
     def record(self) -> None:
-        """Stand behind what the current stream was given so far."""
+        """Stand behind all work that was enqueued on the current stream so far."""
 
     def elapsed_time(self, end: Any, /) -> float:
         """Milliseconds from here to another event, once the device has passed both."""
 
 
 class Timed(Protocol):
-    """What runs ops, and may know how long they took."""
+    """Runs ops, and may know how long they took."""
 
     def __call__(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an op; return what it returns."""
@@ -54,10 +54,10 @@ class Stopwatch:
     def read(self) -> list[int]:
         """Wait for the device; return the nanoseconds of each op since the last time."""
         self.wait()
-        found = [round(begin.elapsed_time(end) * 1e6) for begin, end in self._pairs]
+        ns = [round(begin.elapsed_time(end) * 1e6) for begin, end in self._pairs]
         self._spare += self._pairs
         self._pairs = []
-        return found
+        return ns
 
 
 class HostStopwatch:
@@ -80,12 +80,12 @@ class HostStopwatch:
 
     def read(self) -> list[int]:
         """Return the nanoseconds of each op since the last time."""
-        found, self._ns = self._ns, []
-        return found
+        ns, self._ns = self._ns, []
+        return ns
 
 
 def stopwatch(device: str, *, host: bool = False) -> Timed | None:
-    """One for a GPU, or for the `host` where that is asked for: as a rule its times are of no use to a plan."""
+    """A stopwatch for a GPU, or for the `host` where asked for: mostly the host's times are of no use to a plan."""
     if device == "cpu" and host:
         return HostStopwatch()
     if device != "cuda":

@@ -33,7 +33,7 @@ _REFUSALS: ContextVar[list[str] | None] = ContextVar("_REFUSALS", default=None)
 
 @contextmanager
 def all_refusals() -> Iterator[list[str]]:
-    """Give what is refused in here, also where the workload catches it."""
+    """Give the list of refusals in this context, also those that the workload catches."""
     refusals: list[str] = []
     with setting(_REFUSALS, refusals):
         yield refusals
@@ -43,13 +43,15 @@ def made(make: Make, device: str, batch: int | None) -> Step:
     """Call `make` with what it takes of `batch` and `device`; return its step."""
     takes = inspect.signature(make).parameters
     given: dict[str, Any] = {"batch": batch, "device": device}
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
     if batch is not None and "batch" not in takes and not takes_all:
         raise WorkloadError(f"{name_of(make)}: takes no batch, got batch={batch}; write def make(batch=...)")
     if batch is None and "batch" in takes and takes["batch"].default is inspect.Parameter.empty:
         raise WorkloadError(f"{name_of(make)}: has no batch of its own; say which (--batch N), or write batch=N in it")
     with blamed(name_of(make)):
-        step = make(**{what: x for what, x in given.items() if x is not None and (what in takes or takes_all)})
+        step = make(
+            **{name: value for name, value in given.items() if value is not None and (name in takes or takes_all)}
+        )
     if not callable(step):
         raise WorkloadError(f"{name_of(make)}: returned {step!r:.60}, not a function that runs one iteration")
     _check(step, name_of(make))
@@ -80,21 +82,21 @@ def name_of(make: object) -> str:
 
 @contextmanager
 def blamed(what: str) -> Iterator[None]:
-    """Turn whatever the user's code raises into one line that says where."""
+    """Turn an error of the user's code into one line that says where."""
     try:
         yield
     except (Exception, SystemExit) as error:  # scripts end themselves where they miss arguments
         place = line_of(traceback.extract_tb(error.__traceback__))
-        told = " ".join(str(error).partition("Exception raised from")[0].split()) or "no message"  # no frames of C++
+        message = " ".join(str(error).partition("Exception raised from")[0].split()) or "no message"  # no frames of C++
         kind = "" if isinstance(error, WorkloadError) else f"{type(error).__name__}: "
-        at = f" ({place})" if place and place not in told else ""
-        raise WorkloadError(f"{what}: {kind}{told:.300}{at}") from error
+        at = f" ({place})" if place and place not in message else ""
+        raise WorkloadError(f"{what}: {kind}{message:.300}{at}") from error
 
 
 def line_of(frames: Iterable[traceback.FrameSummary]) -> str:
-    """Where of some frames the user's own code was last; nothing where it was not."""
+    """The innermost of some frames that is the user's own code, as file and line; "" where none is."""
     others = [str(Path(__file__).parents[2]), "site-packages", "<", sysconfig.get_paths()["stdlib"]]
     if "torch" in sys.modules:  # wherever it was installed to
         others.append(str(Path(str(sys.modules["torch"].__file__)).parent))
-    own = [f for f in frames if not any(other in f.filename for other in others)]
+    own = [frame for frame in frames if not any(other in frame.filename for other in others)]
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""

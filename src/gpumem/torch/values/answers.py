@@ -1,4 +1,4 @@
-"""What the host is told where it asks for values: what is known, and else what is assumed, which is written down."""
+"""Answers to a program that asks for values of tensors without any: what is known, else what is assumed and noted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpumem.torch.values.known_values import KnownValues
 from gpumem.torch.values.sizes import Sizes, depends
 
 aten = torch.ops.aten
-NUMBER = 1.0  # what a number is taken for of which nothing is known: finite and positive, as a loss is
+NUMBER = 1.0  # a float of which nothing is known is taken for this: finite and positive, as a loss is; not tuned
 
 
 class Answers:
@@ -34,7 +34,7 @@ class Answers:
         self.sizes = Sizes(values, assumptions, place)
 
     def answer(self, call: Call) -> Any:
-        """Return what an op tells the host, or makes of a size that depends on values; None of any other op."""
+        """Return the result of an op that gives values to the host, or whose size depends on values; else None."""
         func, args, kwargs = call.func, call.args, call.kwargs
         if func is aten._local_scalar_dense.default:
             return self._on_host(args[0], f"the value of {self.values.source(args[0]) or 'a tensor'}").item()
@@ -52,29 +52,37 @@ class Answers:
         follow(self.values, call)
         self.sizes.choose(call)
 
-    def _on_host(self, x: torch.Tensor, asked: str) -> torch.Tensor:
-        """Return a tensor of the host as large as `x`: its values, or what is assumed of them."""
-        found = self.values.read(x)
-        if found is not None and self.values.sure(x):
+    def _on_host(self, tensor: torch.Tensor, asked: str) -> torch.Tensor:
+        """Return a tensor of the host as large as `tensor`: its values, or what is assumed of them."""
+        found = self.values.read(tensor)
+        if found is not None and self.values.sure(tensor):
             return found
         if found is None:
-            found = torch.full((), NUMBER if is_number(x.dtype) else 0, dtype=x.dtype, device=HOST).expand(x.size())
-        told = f"{found.reshape(-1)[0].item()}" + (" each" if x.numel() > 1 else "") if x.numel() else "nothing"
-        self.assumptions.note(self.place(), asked, told)
+            found = torch.full((), NUMBER if is_number(tensor.dtype) else 0, dtype=tensor.dtype, device=HOST).expand(
+                tensor.size()
+            )
+        answer = (
+            f"{found.reshape(-1)[0].item()}" + (" each" if tensor.numel() > 1 else "") if tensor.numel() else "nothing"
+        )
+        self.assumptions.note(self.place(), asked, answer)
         return found
 
-    def _equal(self, x: torch.Tensor, y: torch.Tensor) -> bool:
-        """Whether two tensors are the same; of what nobody knows, whether they are one."""
-        if x.size() != y.size():
+    def _equal(self, first: torch.Tensor, second: torch.Tensor) -> bool:
+        """Whether two tensors are equal; where one is not known, whether they are the same tensor."""
+        if first.size() != second.size():
             return False
-        mine, others = self.values.read(x), self.values.read(y)
-        known = mine is not None and others is not None
-        same = bool(torch.equal(mine, others)) if known else _is_same(x, y)
-        if not (known and self.values.sure(x) and self.values.sure(y)) and not _is_same(x, y):
+        values, others = self.values.read(first), self.values.read(second)
+        known = values is not None and others is not None
+        same = bool(torch.equal(values, others)) if known else _is_same(first, second)
+        if not (known and self.values.sure(first) and self.values.sure(second)) and not _is_same(first, second):
             self.assumptions.note(self.place(), "whether two tensors are equal", same)
         return same
 
 
-def _is_same(x: torch.Tensor, y: torch.Tensor) -> bool:
-    alike = (x.storage_offset(), x.size(), x.stride()) == (y.storage_offset(), y.size(), y.stride())
-    return alike and x.untyped_storage()._cdata == y.untyped_storage()._cdata
+def _is_same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    alike = (first.storage_offset(), first.size(), first.stride()) == (
+        second.storage_offset(),
+        second.size(),
+        second.stride(),
+    )
+    return alike and first.untyped_storage()._cdata == second.untyped_storage()._cdata

@@ -1,4 +1,4 @@
-"""What a program asks of numbers that nobody knows, and what it was answered: assumed once, here, and written down."""
+"""Assumptions: what a program asked of values that are not known, and what it was answered."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gpumem.torch.step.workload import WorkloadError
 
 NOTHING, BALANCED, WORST = "none", "balanced", "worst"
 ASSUME = (NOTHING, BALANCED, WORST)
+NAMED = 3  # assumptions that a warning names; not tuned
 TELL = "say what to assume (assume='balanced' or 'worst'; --assume), or record on device='cpu'"
 
 
@@ -31,11 +32,11 @@ class Assumption:
 
 
 def told(assumptions: tuple[Assumption, ...]) -> tuple[str, ...]:
-    """What to say of them in a line: the first three."""
+    """The line that warns of them, with the first three."""
     if not assumptions:
         return ()
-    more = f"; {len(assumptions) - 3} more" if len(assumptions) > 3 else ""
-    return (f"assumed, since nothing computes it without a device: {'; '.join(map(str, assumptions[:3]))}{more}",)
+    more = f"; {len(assumptions) - NAMED} more" if len(assumptions) > NAMED else ""
+    return (f"assumed, since nothing computes it without a device: {'; '.join(map(str, assumptions[:NAMED]))}{more}",)
 
 
 class Assumptions:

@@ -1,8 +1,8 @@
-"""What is known, followed op by op.
+"""Known values, followed op by op.
 
 An op whose operands are known is called again on the host, with theirs; what comes out is known of its results. Of
-numbers nothing may be known, as they are learned or too many: they count as finite and positive where something else
-than numbers is made of them, as by `torch.isfinite(loss)` or `grads > 0.1`; what follows is in doubt.
+floats nothing may be known, as they are learned or too many: they count as finite and positive where an op makes other
+types of them, as `torch.isfinite(loss)` or `grads > 0.1`; results of that are marked as supposed (`Doubt`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from gpumem.torch.internals import quietly, torch
+from gpumem.torch.internals import hidden_from_modes, torch
 from gpumem.torch.step.ops import Call, results
 from gpumem.torch.values.known import HOST, META, Doubt, Host, Known, beside, covers, fits, is_number, is_small, unit
 from gpumem.torch.values.known_values import KnownValues
 from gpumem.torch.values.ops import PICKS, SIZE, SUMS, is_elementwise
 
-# Between the numbers that unknown tensors of a call are supposed to be: no two are equal, in bfloat16 too.
+# Steps between the numbers that unknown operands of a call are supposed to be: small enough for all to stay near 1,
+# large enough for no two to be equal, in bfloat16 (7 bits of fraction) too.
 STEP = 1 / 64
 FAILS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)  # what a call on the host may raise
 _GENERATOR = torch.Generator  # another class stands in for it while a step is captured
@@ -25,28 +26,28 @@ FINITE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_  # a scaler a
 
 
 def follow(values: KnownValues, call: Call) -> None:
-    """Note what an op that has run made of what it read."""
+    """Update what is known after an op has run."""
     kind = call.kind
-    fresh = [x for x in results(call.result, META) if not any(x is y for y in call.written)]
+    fresh = [tensor for tensor in results(call.result, META) if not any(tensor is written for written in call.written)]
     outs = [*fresh, *call.written]
     values.made_by(call.name, outs)
-    if call.func.overloadpacket is FINITE:  # of gradients that are taken to be finite it says so
+    if call.func.overloadpacket is FINITE:  # gradients are taken to be finite, so it answers that they are
         values.end(call.args[0])
         values.suppose(call.args[1])
-    elif not kind.recomputable:  # somebody else's op, which may write what it does not say
+    elif not kind.repeatable:  # a user's op, which may write what its schema does not say
         values.end([*call.operands, *fresh])
-    elif kind.resizes or (all(is_number(x.dtype) for x in outs) and not all(map(values.sure, call.read))):
+    elif kind.resizes or (all(is_number(tensor.dtype) for tensor in outs) and not all(map(values.sure, call.read))):
         values.end(call.written)
     elif outs:
         try:
-            with quietly():
+            with hidden_from_modes():
                 HostCall(values, call, fresh).run()
         except FAILS:
             values.end(call.written)
 
 
 class HostCall:
-    """A call, and what it makes on the host.
+    """Repeats a call on the host with what is known of its operands.
 
     Parameters
     ----------
@@ -65,100 +66,115 @@ class HostCall:
         self.mine: dict[int, Host] = {}  # operands on the host, by those that they stand for
 
     def run(self) -> None:
-        """Compute all elements, or where that is too much the one that all are; one of `FAILS` where neither does."""
+        """Compute all elements, or where they are too many one for all; raise one of `FAILS` where neither works."""
         if all(map(fits, self.call.operands)) and all(map(is_small, (*self.fresh, *self.call.written))):
             self._whole()
         elif self.call.func.overloadpacket in PICKS:
             table = self.call.operands[0]
-            self.values.keep_each(self.fresh[0], _there(self.values.each(table)), self.values.doubt(table))
+            self.values.keep_each(self.fresh[0], _known(self.values.each(table)), self.values.doubt(table))
         elif not self.call.kind.rng and (is_elementwise(self.call.func) or self.call.func.overloadpacket in SUMS):
             self._of_one()
         else:
             raise ValueError("too large")
 
     def _numbers(self) -> dict[int, float]:
-        """What operands are supposed to be of which nothing is known; the same where the storage is."""
+        """The number that each unknown operand is supposed to be; the same for operands of one storage."""
         found, place = dict[int, float](), dict[int, float]()
-        for x in self.call.operands:
-            if is_number(x.dtype):
-                found[id(x)] = place.setdefault(x.untyped_storage()._cdata, 1 + STEP * len(place))
-            elif self.values.known(x) is None and x.numel() and any(x is y for y in self.call.read):
-                raise ValueError("whole numbers that nobody knows")
+        for operand in self.call.operands:
+            if is_number(operand.dtype):
+                found[id(operand)] = place.setdefault(operand.untyped_storage()._cdata, 1 + STEP * len(place))
+            elif (
+                self.values.known(operand) is None
+                and operand.numel()
+                and any(operand is read for read in self.call.read)
+            ):
+                raise ValueError("whole numbers that are not known")
             else:
-                found[id(x)] = 0
+                found[id(operand)] = 0
         return found
 
     def _whole(self) -> None:
         """Compute all elements."""
-        keys = [x.untyped_storage()._cdata for x in self.call.operands]
+        keys = [made.untyped_storage()._cdata for made in self.call.operands]
 
-        def host(x: torch.Tensor) -> Host:
-            if any(x is y for y in self.call.written):
-                alone = keys.count(x.untyped_storage()._cdata) == 1  # and not copied onto itself
-                return self._writable(x, overwritten=self.call.kind.overwrites and alone and covers(x))
-            found = self.values.read(x)
-            return torch.full((), self.numbers[id(x)], dtype=x.dtype).expand(x.size()) if found is None else found
+        def host(tensor: torch.Tensor) -> Host:
+            if any(tensor is computed for computed in self.call.written):
+                alone = keys.count(tensor.untyped_storage()._cdata) == 1  # and not copied onto itself
+                return self._writable(tensor, overwritten=self.call.kind.overwrites and alone and covers(tensor))
+            found = self.values.read(tensor)
+            return (
+                torch.full((), self.numbers[id(tensor)], dtype=tensor.dtype).expand(tensor.size())
+                if found is None
+                else found
+            )
 
-        for x, y in zip(self.fresh, self._called(host), strict=True):
-            self.values.keep(x, y, self.doubt)
+        for made, computed in zip(self.fresh, self._called(host), strict=True):
+            self.values.keep(made, computed, self.doubt)
 
     def _of_one(self) -> None:
         """Compute one element of results that are one number over and over."""
         sums = self.call.func.overloadpacket in SUMS
 
-        def host(x: torch.Tensor) -> Host:
-            each = self.values.each(x)
-            if each is None and self.values.known(x) is not None and any(x is y for y in self.call.read):
+        def host(tensor: torch.Tensor) -> Host:
+            each = self.values.each(tensor)
+            if (
+                each is None
+                and self.values.known(tensor) is not None
+                and any(tensor is computed for computed in self.call.read)
+            ):
                 raise ValueError("elements differ")
-            return unit(x, torch.full((), self.numbers[id(x)], dtype=x.dtype) if each is None else each)
+            return unit(tensor, torch.full((), self.numbers[id(tensor)], dtype=tensor.dtype) if each is None else each)
 
-        for x, y in zip(self.fresh, self._called(host, alone=True), strict=True):
-            times = self.call.operands[0].numel() // max(x.numel(), 1) if sums else 1
-            self.values.keep_each(x, y.reshape(-1)[0] * times, self.doubt)
-        for x in self.call.written:
-            self.values.keep_each(x, self.mine[id(x)].reshape(()), self.doubt)
+        for made, computed in zip(self.fresh, self._called(host, alone=True), strict=True):
+            times = self.call.operands[0].numel() // max(made.numel(), 1) if sums else 1
+            self.values.keep_each(made, computed.reshape(-1)[0] * times, self.doubt)
+        for made in self.call.written:
+            self.values.keep_each(made, self.mine[id(made)].reshape(()), self.doubt)
 
     def _called(self, host: Callable[[torch.Tensor], Host], *, alone: bool = False) -> list[Host]:
         """What the op makes on the host; where one element stands `alone` for all, so do sizes that it is given."""
 
-        def mapped_once(x: torch.Tensor) -> Host:
-            if id(x) not in self.mine:
-                self.mine[id(x)] = host(x)
-            return self.mine[id(x)]
+        def mapped_once(tensor: torch.Tensor) -> Host:
+            if id(tensor) not in self.mine:
+                self.mine[id(tensor)] = host(tensor)
+            return self.mine[id(tensor)]
 
         call, given = self.call, self.call.given
         if alone and SIZE in given:
             given[SIZE] = [1] * len(given[SIZE])
-        kwargs = {name: mapped(x, mapped_once) for name, x in given.items() if name != "pin_memory"}
+        kwargs = {name: mapped(value, mapped_once) for name, value in given.items() if name != "pin_memory"}
         args = [kwargs.pop(name) for name in [*given][: len(call.args)]]
         with as_device() if call.kind.rng and kwargs.get("generator") is None else nullcontext():
             found = call.func(*args, **kwargs)
-        return [y for y in results(found, None) if not any(y is z for z in self.mine.values())]
+        return [
+            result for result in results(found, None) if not any(result is operand for operand in self.mine.values())
+        ]
 
-    def _writable(self, x: torch.Tensor, *, overwritten: bool) -> Host:
+    def _writable(self, tensor: torch.Tensor, *, overwritten: bool) -> Host:
         """Return a tensor whose bytes an op on the host may write, and which are known from then on."""
-        cell, known = self.values.storages.known(x), self.values.known(x)
+        cell, known = self.values.storages.known(tensor), self.values.known(tensor)
         if cell is None or (known is None and not overwritten):
             raise ValueError("what is written in part is not known")
         if known is None or known.bytes is None:
-            made = self.values.room(cell)
+            made = self.values.allocate(cell)
             if known is not None and known.each is not None:
-                torch.empty(0, dtype=known.each.dtype).set_(_there(made)).fill_(known.each)
+                torch.empty(0, dtype=known.each.dtype).set_(_known(made)).fill_(known.each)
             known = Known(made, None, self.doubt if known is None else known.doubt)
         known.doubt = self.doubt if overwritten else max(self.doubt, known.doubt)
         cell.values = known
-        return beside(x, _there(known.bytes))
+        return beside(tensor, _known(known.bytes))
 
 
-def _there(found: Any) -> Any:
-    if found is None:
-        raise ValueError("not known, or no room for it")
-    return found
+def _known(value: Any) -> Any:
+    """A value that is not None; ValueError else, which ends the computation."""
+    if value is None:
+        raise ValueError("not known, or too large to be kept")
+    return value
 
 
 @contextmanager
 def as_device() -> Iterator[None]:
-    """Let what is drawn come from the device's generator, and the host's be as if nothing had been."""
+    """Draw random numbers from the device's generator, and leave the host's as it was."""
     here, device = torch.default_generator, torch.cuda.default_generators[0]
     before = _GENERATOR.get_state(here)
     _GENERATOR.set_state(here, _GENERATOR.get_state(device))
@@ -170,11 +186,11 @@ def as_device() -> Iterator[None]:
 
 
 def mapped(value: Any, host: Callable[[torch.Tensor], Host]) -> Any:
-    """An argument with tensors of the host in it, where they were of no device."""
+    """A (nested) argument with tensors of the host in the place of those on `meta`."""
     if isinstance(value, torch.Tensor):
         return host(value) if value.is_meta else value
     if isinstance(value, torch.device):
         return HOST
     if isinstance(value, (list, tuple)):
-        return type(value)([mapped(x, host) for x in value])
+        return type(value)([mapped(item, host) for item in value])
     return value

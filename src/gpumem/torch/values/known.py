@@ -12,16 +12,16 @@ from typing import TypeAlias
 
 from gpumem.torch.internals import torch
 
-# Bytes up to which a storage has its own beside it. Of numbers: tables and scalars, for which programs ask. Of whole
-# numbers: masks and lengths too, as large as a batch, of 256 sequences of 1,024 at 8 bytes each. Not tuned.
+# Bytes up to which the values of a storage are kept on the host. Of floats: tables and scalars, which programs read. Of
+# whole numbers: masks and lengths too, as large as a batch, of 256 sequences of 1,024 at 8 bytes each. Not tuned.
 NUMBERS, WHOLE = 64 * 2**10, 2 * 2**20
-ALL = 64 * 2**20  # of all storages together
+ALL = 64 * 2**20  # bytes of all storages together; not tuned
 META, HOST = "meta", torch.device("cpu")
 Host: TypeAlias = torch.Tensor  # one that has its values
 
 
 class Doubt(IntEnum):
-    """Whether values follow from the program alone; or from what was told to be assumed; or what is simply supposed."""
+    """How sure values are: they follow from the program alone, from a user's assumption, or are supposed by us."""
 
     NONE, TOLD, SUPPOSED = range(3)
 
@@ -36,43 +36,43 @@ class Known:
 
 
 def is_number(dtype: torch.dtype) -> bool:
-    """Whether a type is not of whole numbers."""
+    """Whether a type is a float or complex one."""
     return bool(dtype.is_floating_point or dtype.is_complex)
 
 
-def most(x: torch.Tensor) -> int:
+def most(tensor: torch.Tensor) -> int:
     """Bytes up to which a tensor of its type is small."""
-    return NUMBERS if is_number(x.dtype) else WHOLE
+    return NUMBERS if is_number(tensor.dtype) else WHOLE
 
 
-def fits(x: torch.Tensor) -> bool:
+def fits(tensor: torch.Tensor) -> bool:
     """Whether a tensor is small enough to be computed with."""
-    return bool(x.numel() * x.itemsize <= most(x))
+    return bool(tensor.numel() * tensor.itemsize <= most(tensor))
 
 
-def is_small(x: torch.Tensor) -> bool:
+def is_small(tensor: torch.Tensor) -> bool:
     """Whether a tensor, and the storage that it is a view of, may have its bytes on the host."""
-    return fits(x) and int(x.untyped_storage().nbytes()) <= most(x)
+    return fits(tensor) and int(tensor.untyped_storage().nbytes()) <= most(tensor)
 
 
-def covers(x: torch.Tensor) -> bool:
+def covers(tensor: torch.Tensor) -> bool:
     """Whether a tensor is all of its storage."""
-    dense = torch.ops.aten.is_non_overlapping_and_dense(x)
-    return bool(dense and x.numel() * x.itemsize == x.untyped_storage().nbytes())
+    dense = torch.ops.aten.is_non_overlapping_and_dense(tensor)
+    return bool(dense and tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes())
 
 
-def beside(x: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
-    """Return a tensor of the host, over a storage there, as `x` lies over its own."""
-    made = torch.empty(0, dtype=x.dtype, device="cpu")
-    made.set_(storage, x.storage_offset(), x.size(), x.stride())
-    if x.is_conj():
+def beside(tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return a tensor of the host, over a storage there, as `tensor` lies over its own."""
+    made = torch.empty(0, dtype=tensor.dtype, device="cpu")
+    made.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    if tensor.is_conj():
         made = made.conj()
-    return torch.ops.aten._neg_view(made) if x.is_neg() else made
+    return torch.ops.aten._neg_view(made) if tensor.is_neg() else made
 
 
-def unit(x: torch.Tensor, each: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the host with one element, and as many dimensions as `x`: types are promoted as of `x`."""
-    return each.to(x.dtype, copy=True).reshape([1] * x.dim())
+def unit(tensor: torch.Tensor, each: torch.Tensor) -> torch.Tensor:
+    """Return a host tensor of one element with as many dimensions as `tensor`, so that types are promoted alike."""
+    return each.to(tensor.dtype, copy=True).reshape([1] * tensor.dim())
 
 
 def each_of(host: torch.Tensor) -> torch.Tensor | None:

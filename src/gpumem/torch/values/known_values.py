@@ -1,11 +1,11 @@
-"""The account of what is known of the storages of a capture; what is written by something unknown is no longer."""
+"""What is known of the storages of a capture; a write by an op that cannot be followed ends that."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from weakref import finalize
 
-from gpumem.torch.internals import quietly, torch
+from gpumem.torch.internals import hidden_from_modes, torch
 from gpumem.torch.step.storages import Cell, Storages
 from gpumem.torch.values.known import ALL, HOST, Doubt, Host, Known, beside, covers, each_of, is_small
 
@@ -24,86 +24,86 @@ class KnownValues:
 
     # what is known
 
-    def known(self, x: torch.Tensor) -> Known | None:
+    def known(self, tensor: torch.Tensor) -> Known | None:
         """What is known of the storage of a tensor; nothing of one that is learned."""
-        if x.requires_grad or x.layout is not torch.strided:
+        if tensor.requires_grad or tensor.layout is not torch.strided:
             return None
-        cell = self.storages.known(x)
+        cell = self.storages.known(tensor)
         known: Known | None = None if cell is None else cell.values
-        if known is not None and known.each is not None and known.each.dtype != x.dtype:
+        if known is not None and known.each is not None and known.each.dtype != tensor.dtype:
             return None  # a view of numbers as other ones
         return known
 
-    def doubt(self, x: torch.Tensor) -> Doubt:
+    def doubt(self, tensor: torch.Tensor) -> Doubt:
         """How the elements of a tensor are known; of one that is not known they can only be supposed."""
-        if not x.numel():
+        if not tensor.numel():
             return Doubt.NONE
-        known = self.known(x)
+        known = self.known(tensor)
         return Doubt.SUPPOSED if known is None else known.doubt
 
-    def sure(self, x: torch.Tensor) -> bool:
+    def sure(self, tensor: torch.Tensor) -> bool:
         """Whether the elements of a tensor follow from the program alone."""
-        return self.doubt(x) is Doubt.NONE
+        return self.doubt(tensor) is Doubt.NONE
 
-    def read(self, x: torch.Tensor) -> Host | None:
-        """Return a tensor as it is on the host, expanded where it is one number over and over; None of an unknown."""
-        with quietly():
-            known = self.known(x)
+    def read(self, tensor: torch.Tensor) -> Host | None:
+        """Return a tensor's values on the host, expanded where all are one number; None where they are not known."""
+        with hidden_from_modes():
+            known = self.known(tensor)
             if known is not None and known.bytes is not None:
-                return beside(x, known.bytes)
-            if not x.numel():
-                return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=HOST)
-            each = self.each(x)
-            return None if each is None else each.expand(x.size())
+                return beside(tensor, known.bytes)
+            if not tensor.numel():
+                return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=HOST)
+            each = self.each(tensor)
+            return None if each is None else each.expand(tensor.size())
 
-    def each(self, x: torch.Tensor) -> Host | None:
+    def each(self, tensor: torch.Tensor) -> Host | None:
         """The number that all elements of a tensor are known to be, of no dimension."""
-        known = self.known(x)
+        known = self.known(tensor)
         if known is None:
             return None
         if known.bytes is not None:
-            return each_of(beside(x, known.bytes))
+            return each_of(beside(tensor, known.bytes))
         return known.each
 
-    def source(self, x: torch.Tensor) -> str:
+    def source(self, tensor: torch.Tensor) -> str:
         """The op that wrote a single element; nothing where nobody has seen it."""
-        cell = self.storages.known(x)
+        cell = self.storages.known(tensor)
         return "" if cell is None else cell.source
 
     # what becomes known, or no longer is
 
-    def given(self, x: torch.Tensor, host: Host, doubt: Doubt = Doubt.NONE) -> None:
-        """Note what a tensor is, that has a storage of its own; what is too much is not kept."""
-        with quietly():
-            self.keep(x, host.detach(), doubt)
+    def given(self, tensor: torch.Tensor, host: Host, doubt: Doubt = Doubt.NONE) -> None:
+        """Note the values of a tensor that has a storage of its own; those that are too large are not kept."""
+        with hidden_from_modes():
+            self.keep(tensor, host.detach(), doubt)
 
-    def keep(self, x: torch.Tensor, host: Host, doubt: Doubt) -> None:
+    def keep(self, tensor: torch.Tensor, host: Host, doubt: Doubt) -> None:
         """As `given`, where no mode is on."""
-        cells = self.storages.made(x)
-        if not cells or host.dtype != x.dtype or host.size() != x.size():
+        cells = self.storages.made(tensor)
+        if not cells or host.dtype != tensor.dtype or host.size() != tensor.size():
             return
-        if is_small(x):
-            made = self.room(cells[0])
+        if is_small(tensor):
+            made = self.allocate(cells[0])
             if made is not None:
-                beside(x, made).copy_(host)
+                beside(tensor, made).copy_(host)
             cells[0].values = None if made is None else Known(made, None, doubt)
         else:
-            each = each_of(host) if covers(x) and min(host.stride(), default=0) == 0 else None
+            each = each_of(host) if covers(tensor) and min(host.stride(), default=0) == 0 else None
             cells[0].values = None if each is None else Known(None, each, doubt)
 
-    def keep_each(self, x: torch.Tensor, each: Host, doubt: Doubt) -> None:
+    def keep_each(self, tensor: torch.Tensor, each: Host, doubt: Doubt) -> None:
         """Note that all elements of a tensor are a number, of no dimension."""
-        cell = next(iter(self.storages.made(x)), None)
+        cell = next(iter(self.storages.made(tensor)), None)
         if cell is None:
             return
-        each = each.to(x.dtype)
-        if covers(x):
+        each = each.to(tensor.dtype)
+        if covers(tensor):
             cell.values = Known(None, each.clone(), doubt)
         elif (before := cell.values) is None or before.each is None or not bool(before.each == each):
-            cell.values = None  # of two numbers
+            cell.values = None  # its elements are two numbers now
 
-    def room(self, cell: Cell) -> torch.UntypedStorage | None:
-        """A storage of the host, of zeros and as large as another one; None where all have too much by now."""
+    def allocate(self, cell: Cell) -> torch.UntypedStorage | None:
+        """Return a storage of the host, of zeros and as large as a cell; None where all together would exceed `ALL`."""
         if self.held + cell.size > ALL:
             return None
         made = torch.zeros(cell.size, dtype=torch.uint8, device=HOST).untyped_storage()
@@ -115,18 +115,18 @@ class KnownValues:
         self.held -= size
 
     def end(self, written: Sequence[torch.Tensor]) -> None:
-        """Know no longer what has been written."""
-        for x in written:
-            if x.layout is torch.strided and (cell := self.storages.known(x)) is not None:
+        """Forget the values of tensors that have been written."""
+        for tensor in written:
+            if tensor.layout is torch.strided and (cell := self.storages.known(tensor)) is not None:
                 cell.values = None
 
-    def suppose(self, x: torch.Tensor) -> None:
-        """Take what is known of a tensor for supposed from now on."""
-        if (known := self.known(x)) is not None:
+    def suppose(self, tensor: torch.Tensor) -> None:
+        """Mark what is known of a tensor as supposed from now on."""
+        if (known := self.known(tensor)) is not None:
             known.doubt = Doubt.SUPPOSED
 
     def made_by(self, name: str, outs: list[torch.Tensor]) -> None:
-        """Note what wrote a single element, which the host may ask for."""
-        for x in outs:
-            if x.numel() == 1 and (cell := self.storages.known(x)) is not None:
+        """Note the op that wrote a single element, to name it where the host asks for the value."""
+        for tensor in outs:
+            if tensor.numel() == 1 and (cell := self.storages.known(tensor)) is not None:
                 cell.source = name

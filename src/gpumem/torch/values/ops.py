@@ -1,4 +1,4 @@
-"""Which ops say what of their results when each operand is one number over and over."""
+"""Ops whose results are known where all elements of each operand are one number."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gpumem.torch.internals import torch
 
 aten = torch.ops.aten
 POINTWISE = torch.Tag.pointwise
-# Pointwise as well, though not tagged; what fills a tensor; and what moves elements and makes none: the results are the
-# number that a call on one element gives.
+# Pointwise as well, though not tagged; what fills a tensor; and what moves elements and makes none: a call on one
+# element gives the number that all results are.
 ELEMENTWISE = frozenset(
     {
         *(aten.copy_, aten.fill_, aten.zero_, aten._to_copy, aten.masked_fill_, aten.floor_divide),
@@ -23,9 +23,9 @@ ELEMENTWISE = frozenset(
 SUMS = frozenset({aten.sum, aten.nansum, aten.count_nonzero})
 # The first operand's elements, in another order or number; where they go and come from does not matter.
 PICKS = frozenset({aten.index, aten.index_select, aten.gather, aten.embedding, aten.masked_select, aten.take})
-SIZE = "size"  # what arguments are called that say how large a result is
+SIZE = "size"  # the name of arguments that give the size of a result
 
 
 def is_elementwise(func: Any) -> bool:
-    """Whether an op of one number over and over is that of one element."""
+    """Whether one element can stand for all: an op on equal elements makes equal elements, of the same number."""
     return POINTWISE in func.tags or func.overloadpacket in ELEMENTWISE

@@ -1,11 +1,11 @@
-"""Results whose sizes depend on values: true sizes where these are known, or as is to be assumed."""
+"""Results whose sizes depend on values: the true size where these are known, else the size that is assumed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from gpumem.torch.internals import quietly, torch
+from gpumem.torch.internals import hidden_from_modes, torch
 from gpumem.torch.step.ops import Call, tensors
 from gpumem.torch.step.workload import WorkloadError
 from gpumem.torch.values.assumed import BALANCED, TELL, Assumptions
@@ -15,14 +15,14 @@ from gpumem.torch.values.known_values import KnownValues
 
 aten = torch.ops.aten
 MASKS = (torch.bool, torch.uint8)
-# Which arguments say how large the results are, of those that PyTorch does not tag; of what it tags, all that it reads,
-# but for these, whose first operand is only picked from.
+# Positions of the arguments that decide the sizes of results. Of an op that is not listed, but tagged by PyTorch, all
+# operands do; of `masked_select` and `index`, which are tagged, the first operand is only picked from.
 BY = {aten._pack_padded_sequence: (1,), aten.masked_select: (1,), aten.index: (1,), aten._ctc_loss: (1, 2, 3)}
-OTHERS = ("torchvision::nms",)  # of one number each, as many as are kept
+OTHERS = ("torchvision::nms",)  # it returns as many numbers as boxes are kept, and PyTorch cannot tag it
 
 
 def depends(call: Call) -> bool:
-    """Whether how large the results are depends on values."""
+    """Whether the sizes of the results depend on values."""
     packet = call.func.overloadpacket
     if packet is aten.index:
         return any(x.dtype in MASKS for x in tensors(call.args[1], None))
@@ -30,8 +30,8 @@ def depends(call: Call) -> bool:
     return tagged or packet is aten._pack_padded_sequence or call.func._schema.name in OTHERS
 
 
-# Ops that choose among classes, by what the net computes: which of their results says which, and that is the last
-# dimension of where they choose, or the one that they are given.
+# Ops that choose among classes by what the net computes, and the position of the result that has the indices. Classes
+# are the last dimension, or the one that is given.
 CHOOSERS = {
     **dict.fromkeys((aten.topk, aten.sort, aten.max, aten.min), 1),
     **dict.fromkeys((aten.argsort, aten.argmax, aten.argmin, aten.multinomial), 0),
@@ -55,7 +55,7 @@ class Sizes:
         self.values, self.assumptions, self.place = values, assumptions, place
 
     def made(self, call: Call) -> Any:
-        """Return what an op makes; what it holds is noted by whoever follows it.
+        """Return the result of an op, by its size alone; its values are noted afterwards, by `choose` or `follow`.
 
         Raises
         ------
@@ -63,40 +63,40 @@ class Sizes:
             Its size follows from what the net computes, and nothing is to be assumed.
         """
         by = BY.get(call.func.overloadpacket)
-        deciding = tensors(call.args if by is None else [call.args[i] for i in by], None)
-        hosts = {id(x): self._host(call, x) for x in deciding if x.is_meta}
+        deciding = tensors(call.args if by is None else [call.args[position] for position in by], None)
+        hosts = {id(tensor): self._host(call, tensor) for tensor in deciding if tensor.is_meta}
         if call.func.overloadpacket is aten.index:
             return self._indexed(call, hosts)
-        with quietly():
+        with hidden_from_modes():
             found = self._run(call, hosts)
             if call.func.overloadpacket is aten._pack_padded_sequence:
                 return _without(found[0]), found[1]  # the sizes of its batches are on the host on any device
             return _without(found)
 
     def _run(self, call: Call, hosts: dict[int, torch.Tensor]) -> Any:
-        """Call the op on the host; what is only picked from is zeros there, that take no memory."""
+        """Call the op on the host; operands that decide nothing are zeros there, expanded to take no memory."""
 
-        def host(x: torch.Tensor) -> torch.Tensor:
-            found = hosts.get(id(x))
-            return torch.zeros((), dtype=x.dtype, device=HOST).expand(x.size()) if found is None else found
+        def host(tensor: torch.Tensor) -> torch.Tensor:
+            found = hosts.get(id(tensor))
+            return torch.zeros((), dtype=tensor.dtype, device=HOST).expand(tensor.size()) if found is None else found
 
         return call.func(*[mapped(x, host) for x in call.args], **{k: mapped(x, host) for k, x in call.kwargs.items()})
 
     def _indexed(self, call: Call, hosts: dict[int, torch.Tensor]) -> Any:
-        """Index by places, as many as a mask has."""
+        """Index by places in the stead of masks, as many as each mask selects."""
         table, indices, *rest = call.args
         places: list[torch.Tensor | None] = []
-        for x in indices:
-            if x is None or x.dtype not in MASKS:
-                places.append(x)
+        for index in indices:
+            if index is None or index.dtype not in MASKS:
+                places.append(index)
             else:
-                mask = hosts[id(x)] if x.is_meta else x
+                mask = hosts[id(index)] if index.is_meta else index
                 count = int(mask.count_nonzero())
-                places += [torch.empty(count, dtype=torch.int64, device=META) for _ in range(x.dim())]
+                places += [torch.empty(count, dtype=torch.int64, device=META) for _ in range(index.dim())]
         return call.func(table, places, *rest)
 
     def choose(self, call: Call) -> None:
-        """Note what an op chose among classes, where it is to be assumed: each as often, or the first by all."""
+        """Note the classes that an op chose, as assumed: each class as often, or the first ones always."""
         place = CHOOSERS.get(call.func.overloadpacket)
         if place is None or not self.assumptions.sizes or all(map(self.values.sure, call.read)):
             return
@@ -104,47 +104,48 @@ class Sizes:
         if place >= len(made) or is_number(made[place].dtype) or not call.args[0].dim():
             return
         dim = call.given.get("dim", None if call.func.overloadpacket in OF_ALL else -1)
-        with quietly():
+        with hidden_from_modes():
             chosen = _chosen(call.args[0], made[place], dim, self.assumptions.sizes == BALANCED)
             self.values.given(made[place], chosen, Doubt.TOLD)
 
-    def _host(self, call: Call, x: torch.Tensor) -> torch.Tensor:
-        """Return an operand on the host that says how large a result is."""
-        found = self.values.read(x)
-        if found is not None and self.values.sure(x):
+    def _host(self, call: Call, tensor: torch.Tensor) -> torch.Tensor:
+        """Return an operand that decides the size of a result, on the host: its values, or what is assumed of them."""
+        found = self.values.read(tensor)
+        if found is not None and self.values.sure(tensor):
             return found
         if not self.assumptions.sizes:
             why = f"how many it finds depends on what the net computes; {TELL}"
             raise WorkloadError(f"{call.name} in {self.place()}: {why}")
-        if found is None or self.values.doubt(x) is Doubt.SUPPOSED:
-            found = self._supposed(call, x)
+        if found is None or self.values.doubt(tensor) is Doubt.SUPPOSED:
+            found = self._supposed(call, tensor)
         self.assumptions.note(self.place(), f"how many {call.name} finds", self.assumptions.sizes)
         return found
 
-    def _supposed(self, call: Call, x: torch.Tensor) -> torch.Tensor:
-        """What an operand of which nothing is known is taken for: so that all is found, or every second."""
-        with quietly():
-            places = torch.arange(x.numel(), device=HOST).reshape(x.size())
+    def _supposed(self, call: Call, tensor: torch.Tensor) -> torch.Tensor:
+        """Assumed values of an operand that is not known: so that all is selected, or every second."""
+        with hidden_from_modes():
+            places = torch.arange(tensor.numel(), device=HOST).reshape(tensor.size())
             if call.func.overloadpacket in (aten.nonzero, aten.masked_select, aten.index):
                 chosen = places % 2 == 0 if self.assumptions.sizes == BALANCED else torch.ones_like(places)
-                return chosen.to(x.dtype)
-            return (places // 2 if self.assumptions.sizes == BALANCED else places).to(x.dtype)
+                return chosen.to(tensor.dtype)
+            return (places // 2 if self.assumptions.sizes == BALANCED else places).to(tensor.dtype)
 
 
 def _chosen(of: torch.Tensor, made: torch.Tensor, dim: int | None, balanced: bool) -> torch.Tensor:
-    """Classes by turns, `k` different ones for each that chooses; or the first `k` for all."""
+    """Indices of chosen classes: by turns, `count` different ones for each choice; or the first `count` always."""
     sizes, keeps = list(made.size()), made.dim() == of.dim()  # or the dimension of the classes is gone
-    k = sizes.pop(-1 if dim is None else dim) if keeps else 1
+    count = sizes.pop(-1 if dim is None else dim) if keeps else 1
     classes = of.numel() if dim is None else of.size(dim)
-    places = torch.arange(made.numel(), device=HOST).reshape(*sizes, k)
-    chosen = places % (classes if balanced else k)
+    places = torch.arange(made.numel(), device=HOST).reshape(*sizes, count)
+    chosen = places % (classes if balanced else count)
     return (chosen.movedim(-1, -1 if dim is None else dim) if keeps else chosen.squeeze(-1)).to(made.dtype)
 
 
 def _without(found: Any) -> Any:
-    """What an op of the host returned, without values."""
+    """The result of an op on the host, on `meta`."""
     if isinstance(found, torch.Tensor):
-        size = found.untyped_storage().nbytes()  # more than it needs, where a kernel began with as many as there may be
+        # the storage may be larger than the tensor, where a kernel begins with the most elements that there may be
+        size = found.untyped_storage().nbytes()
         storage = torch.empty(size, dtype=torch.uint8, device=META).untyped_storage()
         made = torch.empty(0, dtype=found.dtype, device=META)
         return made.set_(storage, 0, found.size(), found.stride())

@@ -73,7 +73,7 @@ def _run(args: argparse.Namespace) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"--out: {folder}: cannot write here ({error.strerror})") from error
-    print(f"{'file':<40} {'ops':>8} {'buffers':>8} {'peak live bytes':>16} {'seconds':>8}")
+    print(f"{'file':<40} {'ops':>8} {'buffers':>8} {'peak live bytes':>15} {'seconds':>8}")
     for each in recipes:
         _write(folder, each)
 
@@ -89,7 +89,7 @@ def _write(folder: Path, recipe: Recipe) -> None:
     bounds = captured.bounds[recipe.warmup :]
     io.write_recording(folder / file, captured.recording, bounds, name=recipe.name, meta=told)
     trace, seconds = captured.trace, time.perf_counter() - begin
-    figures = f"{trace.n:>8} {len(trace.buffers):>8} {human(trace.peak[1]):>16} {seconds:>8.1f}"
+    figures = f"{trace.n:>8} {len(trace.buffers):>8} {human(trace.peak[1]):>15} {seconds:>8.1f}"
     print(f"{file:<40} {figures}", flush=True)
     for note in captured.notes:
         print(f"{recipe.name}: {note}", file=sys.stderr)
