@@ -188,15 +188,15 @@ def starts(
         began.append((plan, recompute))
 
     def begin(instance: object) -> Any:
-        return ScriptedWalk("a", [], can_start=began[-1][0] is not UNSAID, many=many)
+        return ScriptedWalk("a", [], can_start=began[-1][0] is not UNDECLARED_WRITES, many=many)
 
     race = WalkRace(judge(), instance, begin, {}, recompute=recompute)
     walks = list(race._starts(plans, greedy))
-    assert len(walks) == sum(plan is not UNSAID for plan, _ in began)
+    assert len(walks) == sum(plan is not UNDECLARED_WRITES for plan, _ in began)
     return began
 
 
-UNSAID = Plan((Swap(0, 0, 4, 3, 4, 0),), 5)  # as if it could not be
+UNDECLARED_WRITES = Plan((Swap(0, 0, 4, 3, 4, 0),), 5)  # as if it could not be
 RECOMPUTED = Plan((Recompute(0, 0, 4, 3),), 5)
 
 
@@ -208,7 +208,7 @@ def test_a_good_plan_of_swaps_starts_a_second_time_without_recomputation() -> No
 
 
 def test_a_plan_that_cannot_be_said_is_no_start() -> None:
-    assert starts([UNSAID, FREE], recompute=False) == [(UNSAID, False), (FREE, False)]
+    assert starts([UNDECLARED_WRITES, FREE], recompute=False) == [(UNDECLARED_WRITES, False), (FREE, False)]
 
 
 def test_where_there_is_little_time_the_best_plan_has_all_of_it() -> None:

@@ -122,7 +122,7 @@ class CaptureComparison(Shown):
             **{
                 side: {
                     "ops": trace.n,
-                    "peak_load": trace.peak_load,
+                    "peak_live_bytes": trace.peak_live_bytes,
                     **dict(zip(("parameters", "parameter_bytes"), parameters(trace))),
                 }
                 for side, trace in sides.items()
@@ -162,7 +162,7 @@ class CaptureComparison(Shown):
         yield ["", "device", "host"]
         yield ["  ops", str(own.n), str(hosts.n)]
         yield ["  of them the same", str(self.same), str(self.same)]
-        yield ["  peak live bytes", human(own.peak_load), human(hosts.peak_load)]
+        yield ["  peak live bytes", human(own.peak_live_bytes), human(hosts.peak_live_bytes)]
         yield ["  parameters", *(f"{count}: {human(size)}" for count, size in self._parameters)]
 
     def _expected(self) -> Iterator[list[str]]:

@@ -178,10 +178,10 @@ class Managed:
     def _settled(self, trace: Trace) -> Planning | str | None:
         """Say what to do about a recorded iteration: plan, record it anew (the reason), or nothing, as it fits."""
         if self.memory.limit == UNLIMITED:
-            self._set_limit(amount(self.limit, trace.peak_load, "limit"))
-            if self.chunk is None and trace.peak_load > self.memory.limit and lists_named(trace.ops.name):
+            self._set_limit(amount(self.limit, trace.peak_live_bytes, "limit"))
+            if self.chunk is None and trace.peak_live_bytes > self.memory.limit and lists_named(trace.ops.name):
                 return "its optimizer's calls are split, now that the limit is known"
-        if trace.peak_load <= self.memory.limit:
+        if trace.peak_live_bytes <= self.memory.limit:
             return None
         return self.planning(trace, self.memory.limit)
 
@@ -189,7 +189,7 @@ class Managed:
     def follow(self, trace: Trace, plan: Plan) -> None:
         """Begin with a plan instead of a recording."""
         if self.memory.limit == UNLIMITED:
-            self._set_limit(amount(self.limit, trace.peak_load, "limit"))
+            self._set_limit(amount(self.limit, trace.peak_live_bytes, "limit"))
         self.mode.chunk = self.chunk  # calls are split as in the recording, or its plan would not match
         self.loop.follow(trace, plan)
 
