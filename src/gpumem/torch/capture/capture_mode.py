@@ -52,7 +52,7 @@ class CaptureMode(OpMode):
         self.step_context = step_context
         storages = Storages()
         self.recorder = OpRecorder(storages, device, step_context, timed)
-        storages.buried = self.recorder.buried
+        storages.on_reaped = self.recorder.on_reaped
         self.assumptions = Assumptions(assume)
         self.values = KnownValues(storages) if device == META else None
         self.answers = None if self.values is None else Answers(self.values, self.assumptions, self._place)

@@ -201,7 +201,7 @@ def cut_alone(
 
 def _made(recorder: OpRecorder) -> Recording:
     """The recording of all iterations, with durations where they were measured."""
-    recorder.storages.bury()
+    recorder.storages.reap()
     made = recorder.recorder.recording()
     made.free[recorder.early] = BEFORE
     return replace(made, ops=replace(made.ops, duration=np.array(recorder.ns, np.int64))) if recorder.ns else made

@@ -127,7 +127,7 @@ class OpRecorder:
         self.size.append(size)
         return cast(int, malloc(self.recorder, size, shape=shape, dtype=dtype))
 
-    def buried(self, cell: Cell) -> None:
+    def on_reaped(self, cell: Cell) -> None:
         """A storage is no block any more; it may outlive that: others may be it as well."""
         if cell.recording == self.number and self._parted(cell):
             if not self.phase:
@@ -144,7 +144,7 @@ class OpRecorder:
 
     def before(self, call: Call) -> None:
         """Look at an op that is about to run."""
-        self.storages.bury()
+        self.storages.reap()
         kind = call.kind
         check_layout(kind.name, call.operands, "takes")
         operands, writes = self.blocks_of(call.operands), self.blocks_of(call.written)
@@ -244,7 +244,7 @@ class OpRecorder:
 
     def touched(self, name: str, storages: Iterable[torch.UntypedStorage]) -> None:
         """Record an op of no kernel that reads some storages, those of them that were seen before."""
-        self.storages.bury()
+        self.storages.reap()
         cells = [cell for storage in storages if (cell := self.storages.by_key.get(storage._cdata)) is not None]
         blocks = [cell.block for cell in cells if cell.recording == self.number]
         self.phase.append(OPTIMIZER)
@@ -261,7 +261,7 @@ class OpRecorder:
         self.recording = False
         if self.timed:
             self.ns += self.timed.read()
-        self.storages.bury()
+        self.storages.reap()
         self._gradients(self.step_context.parameters.values())
         for kind, name, tensor in self.step_context.roles():
             if self._is_here(tensor) and (block := self.block_of(tensor)) != NOTHING:

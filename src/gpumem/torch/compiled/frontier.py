@@ -23,7 +23,7 @@ class Point:
     """A split: the peak live bytes, the flops that are recomputed, its base, and the ops that may be recomputed."""
 
     peak: int
-    again: float
+    recomputed: float
     base: int
     ops: tuple[int, ...]
 
@@ -38,11 +38,11 @@ class Frontier:
 
     def take(self, ops: Ops, base: int) -> None:
         """Evaluate a split, and keep it if no other is as good in both; those that it beats in both go."""
-        again = tuple(sorted(ops & self.splits.allowed))
-        split = self.splits.of(base, again)
-        if split and not any(other.peak <= split.peak and other.again <= split.again for other in self.points):
-            others = [other for other in self.points if other.peak < split.peak or other.again < split.again]
-            self.points = sorted([*others, Point(split.peak, split.again, base, again)])
+        recomputed = tuple(sorted(ops & self.splits.allowed))
+        split = self.splits.of(base, recomputed)
+        if split and not any(other.peak <= split.peak and other.again <= split.recomputed for other in self.points):
+            others = [other for other in self.points if other.peak < split.peak or other.again < split.recomputed]
+            self.points = sorted([*others, Point(split.peak, split.recomputed, base, recomputed)])
 
     @property
     def goes_on(self) -> bool:

@@ -48,7 +48,7 @@ class Split:
     """A split by its saved values: peak live bytes, flops recomputed, the nodes whose storages live at the peak."""
 
     peak: int
-    again: float
+    recomputed: float
     held: frozenset[int]
 
 
@@ -221,8 +221,8 @@ class JointGraph:
         for node in self.gradients:
             lives.use(node, lives.end)
         peak, held = lives.peak()
-        again = sum(self.runtime[node] for node in backward if node in both)
-        return Split(peak, again, frozenset(held))
+        recomputed = sum(self.runtime[node] for node in backward if node in both)
+        return Split(peak, recomputed, frozenset(held))
 
 
 class _Lives:

@@ -30,7 +30,7 @@ class ChosenSplit:
         Bytes that the budget or the limit came to.
     peak : int
         Peak live bytes of the forward and the backward graph: parameters, inputs and results included.
-    again : float
+    recomputed : float
         What the backward graph recomputes, by the estimate that PyTorch is configured to use: flops by default.
     least, full : int
         The least peak that was found, and that of the split PyTorch makes at budget 1.
@@ -40,7 +40,7 @@ class ChosenSplit:
 
     asked: int
     peak: int
-    again: float
+    recomputed: float
     least: int
     full: int
     tried: int
@@ -80,13 +80,13 @@ class Solver:
         asked = self._asked(budget, least, full, splits)
         point = frontier.within(asked)
         self.chosen.append(
-            ChosenSplit(asked, peak=point.peak, again=point.again, least=least, full=full, tried=splits.tried)
+            ChosenSplit(asked, peak=point.peak, again=point.recomputed, least=least, full=full, tried=splits.tried)
         )
         if point.peak > asked and self.limit is not None:
             warnings.warn(f"limit {exact(asked)}: the least that was found holds {exact(point.peak)}", stacklevel=2)
         splits.tag(point.base)
-        again = set(point.ops)
-        return [k for k in range(len(ops)) if k not in again], sorted(again)
+        recomputed = set(point.ops)
+        return [k for k in range(len(ops)) if k not in recomputed], sorted(recomputed)
 
     def _asked(self, budget: float, least: int, full: int, splits: Splits) -> int:
         """Return the bytes asked for; where PyTorch did not ask at larger budgets, no more than what it then took."""

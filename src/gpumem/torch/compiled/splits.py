@@ -61,7 +61,7 @@ class Splits:
         for position in self._tags[base]:
             self.joint.nodes[position].meta["recompute"] = torch.utils.checkpoint.CheckpointPolicy.MUST_SAVE
 
-    def of(self, base: int, again: Iterable[int]) -> Split | None:
+    def of(self, base: int, recomputed: Iterable[int]) -> Split | None:
         """Return the split where some ops may be recomputed; None where there is none that is right."""
         return self._split(self._bases[base], [self._name[choice] for choice in again])
 

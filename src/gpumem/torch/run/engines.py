@@ -49,7 +49,7 @@ class OnHost:
         """Copy at once."""
         ctypes.memmove(pointer(storage), copy.ctypes.data, storage.nbytes())
 
-    def settle(self, copy: Any) -> None:
+    def wait_for_copy(self, copy: Any) -> None:
         """Do nothing: no copy is in flight."""
 
     def drop(self, copy: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.hints import Hints
-from gpumem.runtime.residency.iteration_recorder import Alike, Book
+from gpumem.runtime.residency.iteration_recorder import Alike, IterationRecorder
 from gpumem.torch.capture.captured import cut
 from gpumem.torch.capture.op_recorder import OpRecorder
 from gpumem.torch.run.memory import Memory
@@ -23,7 +23,7 @@ from gpumem.trace import Trace
 MIN_LENGTH = 1
 
 
-class StepRecorder(Book[Cell]):
+class StepRecorder(IterationRecorder[Cell]):
     """Records the ops of a step from some moment on, until two iterations are alike.
 
     Parameters
@@ -50,8 +50,8 @@ class StepRecorder(Book[Cell]):
     ) -> None:
         self.ops = OpRecorder(memory, memory.device, step_context, timed, as_bare=False)
         super().__init__(self.ops.recorder, repeats, MIN_LENGTH)
-        self._memory, self._buried = memory, lambda cell: observed(self.ops.buried, cell)
-        memory.buried = self._buried
+        self._memory, self._buried = memory, lambda cell: observed(self.ops.on_reaped, cell)
+        memory.on_reaped = self._buried
 
     def begin(self) -> None:
         """An iteration may begin here."""
@@ -63,8 +63,8 @@ class StepRecorder(Book[Cell]):
 
     def close(self) -> None:
         """Stop recording."""
-        if self._memory.buried is self._buried:  # else a later recorder has taken the place
-            self._memory.buried = None
+        if self._memory.on_reaped is self._buried:  # else a later recorder has taken the place
+            self._memory.on_reaped = None
 
     def trace(self, found: Alike) -> Trace:
         """Return the trace of the last of two iterations; WorkloadError where they differ."""
@@ -78,7 +78,7 @@ class StepEnvironment:
     ----------
     memory : Memory
     step_context : StepContext
-    settled, lasts : callable
+    on_iteration, lasts : callable
         As `Environment` has them.
     repeats : bool
         Whether iterations are looked for in what repeats, as no boundary was named.
@@ -90,20 +90,20 @@ class StepEnvironment:
         self,
         memory: Memory,
         step_context: StepContext,
-        settled: Callable[[Trace], Planning | str | None],
+        on_iteration: Callable[[Trace], Planning | str | None],
         lasts: Callable[[int], None],
         *,
         repeats: bool,
     ) -> None:
         self.memory, self.step_context, self.repeats = memory, step_context, repeats
-        self.settled, self.lasts = settled, lasts
+        self.on_iteration, self.lasts = settled, lasts
         self._timed = stopwatch(memory.device)
 
     def now(self) -> int:
         """The time, in ns."""
         return perf_counter_ns()
 
-    def book(self) -> StepRecorder:
+    def iterations(self) -> StepRecorder:
         """Return a recorder that has seen no op."""
         return StepRecorder(self.memory, self.step_context, self._timed, repeats=self.repeats, observed=self.observed)
 
@@ -111,5 +111,5 @@ class StepEnvironment:
         """Return a follower that carries hints out."""
         return RecomputingFollower(self.memory, hints)
 
-    def told(self, kind: str, why: str) -> None:
+    def report(self, kind: str, why: str) -> None:
         """Log nothing."""

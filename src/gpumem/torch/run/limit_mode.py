@@ -9,7 +9,7 @@ from typing import Any
 
 from gpumem.runtime.residency.follower import LOST
 from gpumem.runtime.residency.hints import LEAVE, looks
-from gpumem.runtime.residency.iteration_recorder import Book
+from gpumem.runtime.residency.iteration_recorder import IterationRecorder
 from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitError
 from gpumem.runtime.residency.run_loop import RunLoop
 from gpumem.torch.internals import torch
@@ -42,7 +42,7 @@ class LimitMode(OpMode):
     def other(self, kind: Kind, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run what is no op, such as a view; where a storage without memory has no size, it is brought back first."""
         if not self.memory.pointers.views:
-            self.memory.ready(self.memory.of(tensors(args, self.device)), 0, str(func))
+            self.memory.ensure_resident(self.memory.of(tensors(args, self.device)), 0, str(func))
         result = func(*args, **kwargs)
         if kind.keeps_operands:  # a nested tensor's sizes: they are asked for where C++ cannot throw, so they stay
             for cell in self.memory.of(tensors((result,), self.device)):
@@ -56,7 +56,7 @@ class LimitMode(OpMode):
         if memory.engine.follow() and SEVERAL_STREAMS not in loop.notes:
             loop.note(SEVERAL_STREAMS)
         if memory.dead:
-            memory.bury()
+            memory.reap()
         # 2. Operands: the cells that it reads and writes, and the key by which a plan would know it.
         self._find_operands(call)
         # 3. Plan: what is due before this op (prefetches, releases, recomputations); DTR records the call instead.
@@ -67,8 +67,8 @@ class LimitMode(OpMode):
         #    what is written. It does so before the op runs, as an op that fails half-way has written a part.
         fresh = self._expected_bytes(index, call)
         if call.writes:
-            memory.secure(call.writes)
-        memory.ready(call.reads, fresh, call.kind.name)
+            memory.recompute_dependents(call.writes)
+        memory.ensure_resident(call.reads, fresh, call.kind.name)
         if call.writes:
             memory.wrote(call.writes)
         # 5. The op itself, exactly as it was asked for; a recorder writes it down.
@@ -97,7 +97,7 @@ class LimitMode(OpMode):
             operands = [*dict.fromkeys([*memory.of(call.read), *written])]
         call.reads = operands if kind.reads_values else []
         phase = self.loop.phase
-        if phase.book is not None or phase.course is not None:  # a key is of use to a recorder and to a follower only
+        if phase.iterations is not None or phase.followed is not None:  # a key is of use to a recorder and to a follower only
             call.key = looks(kind.plan_name, [cell.size for cell in call.reads])
 
     def _expected_bytes(self, index: int, call: Call) -> int:
@@ -110,25 +110,25 @@ class LimitMode(OpMode):
 
     def _run(self, call: Call) -> Any:
         """Run an op as it was asked for, and let a recorder write it down."""
-        run, book = call.func, self.loop.phase.book
+        run, iterations = call.func, self.loop.phase.iterations
         if not call.kind.repeatable and runs_python(run):  # a kernel in Python may use tensors that are no arguments
             run = partial(NestedOpMode(self.memory, [*call.reads, *call.writes]).run, run)
         try:
-            if book is None:
+            if iterations is None:
                 return run(*call.args, **call.kwargs)
-            return self._recorded(call, run, book)
+            return self._recorded(call, run, iterations)
         except BaseException:
             if call.kind.resizes:
                 self.memory.resized(call.written)
             raise
 
-    def _recorded(self, call: Call, run: Callable[..., Any], book: Book[Cell]) -> Any:
-        assert isinstance(book, StepRecorder)
-        observed, timed = self.loop.observed, book.ops.timed
-        observed(book.ops.before, call)
+    def _recorded(self, call: Call, run: Callable[..., Any], iterations: IterationRecorder[Cell]) -> Any:
+        assert isinstance(iterations, StepRecorder)
+        observed, timed = self.loop.observed, iterations.ops.timed
+        observed(iterations.ops.before, call)
         result = call.result = timed(run, call.args, call.kwargs) if timed else run(*call.args, **call.kwargs)
-        if self.loop.phase.book is book:  # `before` may have failed, which ends the recording
-            observed(book.ops.after, call)
+        if self.loop.phase.iterations is iterations:  # `before` may have failed, which ends the recording
+            observed(iterations.ops.after, call)
         return result
 
     def _take_results(self, call: Call) -> None:
@@ -154,23 +154,23 @@ class LimitMode(OpMode):
         memory.note()
         if memory.held > memory.limit:
             with suppress(LimitError):  # the op has run; the next one that needs more is refused, not this one
-                memory.room(0, touched)
+                memory.evict_for(0, touched)
 
     def leave(self) -> None:
         """Run the end of a decorated call, as an op that reads all that lasts."""
         with self.lock:
             memory, loop = self.memory, self.loop
-            memory.bury()
+            memory.reap()
             end = IterationEnd([*memory.by_key.values()])
-            follower, book = loop.phase.follower, loop.phase.book
+            follower, iterations = loop.phase.follower, loop.phase.iterations
             planned = follower is not None and follower.expects(end.key)
             if planned:
                 loop.before(end)
-            memory.ready(end.touched, 0, "what lasts when the step returns")
-            if isinstance(book, StepRecorder):
+            memory.ensure_resident(end.touched, 0, "what lasts when the step returns")
+            if isinstance(iterations, StepRecorder):
                 storages = [storage for cell in end.touched if (storage := cell.storage) is not None]
-                loop.observed(book.ops.touched, LEAVE, storages)
-            if planned or loop.phase.book is not None:
+                loop.observed(iterations.ops.touched, LEAVE, storages)
+            if planned or loop.phase.iterations is not None:
                 loop.after(end)
             loop.boundary()
 

@@ -70,7 +70,7 @@ class Managed:
         self.memory.module = lambda: self.step_context.here()[2]
         self.step_context.on_model = lambda tensors: self.memory.meet(tensors)
         self.steps = StepEnvironment(
-            self.memory, self.step_context, self._settled, self._lasts, repeats=boundary is None
+            self.memory, self.step_context, self._on_iteration, self._lasts, repeats=boundary is None
         )
         self.loop: RunLoop[Cell] = RunLoop(self.steps, wait=wait, eager=False)
         self.steps.observed = self.loop.observed
@@ -175,7 +175,7 @@ class Managed:
         if self.chunk is None:
             self.mode.chunk = max(limit // PIECES, 1)
 
-    def _settled(self, trace: Trace) -> Planning | str | None:
+    def _on_iteration(self, trace: Trace) -> Planning | str | None:
         """Say what to do about a recorded iteration: plan, record it anew (the reason), or nothing, as it fits."""
         if self.memory.limit == UNLIMITED:
             self._set_limit(amount(self.limit, trace.peak_live_bytes, "limit"))
@@ -215,10 +215,10 @@ class Managed:
                 return
             self.memory.engine.follow()
             if how is not ByteAccess.READS:
-                self.memory.secure(cells)  # before they are brought, as recomputing their dependents may evict them
+                self.memory.recompute_dependents(cells)  # before they are brought, as recomputing their dependents may evict them
             on_demand = self.mode.on_demand if how is ByteAccess.KEEPS else None
             with nullcontext() if on_demand is None else on_demand.pinning(cells):
-                self.memory.ready(cells, 0, "a read of bytes")
+                self.memory.ensure_resident(cells, 0, "a read of bytes")
                 for cell in cells if how is ByteAccess.KEEPS else ():
                     self.memory.pin(cell, "whoever has its address")
             if how is not ByteAccess.READS:
@@ -232,12 +232,12 @@ class Managed:
             before, memory.limit = memory.limit, UNLIMITED
             try:
                 for cell in () if self.mode.off else [*memory.by_key.values()]:
-                    memory.ready([cell], 0, "a file")
+                    memory.ensure_resident([cell], 0, "a file")
                 yield
             finally:
                 memory.limit = before
                 with suppress(LimitError):
-                    memory.room(0)
+                    memory.evict_for(0)
 
     def _name_of(self, storage: torch.UntypedStorage) -> int | None:
         """A number that identifies a storage where its address may change; None where it does not."""

@@ -78,9 +78,9 @@ class Memory(LimitedMemory[Cell], Storages):
                 cell.where = off_device
                 self.held -= cell.size
             if cell.where is DEVICE:  # also where it has no memory: then there are no other bytes to go by
-                self.here[cell] = None
+                self.on_device[cell] = None
             else:
-                self.here.pop(cell, None)
+                self.on_device.pop(cell, None)
 
     def arrived(self, cell: Cell, place: torch.device) -> None:
         if place != self.engine.place:
@@ -94,14 +94,14 @@ class Memory(LimitedMemory[Cell], Storages):
 
     def dying(self, copy: HostCopy) -> None:
         """Let later ops, which may get this memory, wait for a copy from it that is in flight."""
-        self.engine.settle(copy.data)
+        self.engine.wait_for_copy(copy.data)
 
     def forget_makers(self) -> None:
         """Recompute none of what is on the device from here on: outside of a run operands may be written unseen."""
         for cell in [*self.by_key.values()]:
             cell.maker = None
 
-    def told(self, what: str) -> tuple[str, str]:
+    def advice(self, what: str) -> tuple[str, str]:
         module, lists = self.module(), "_foreach" in what or "_fused" in what
         hint = "; its optimizer with foreach=False, or a smaller chunk, holds less" if lists else ""
         return f" in {module}" if module else "", hint
@@ -124,7 +124,7 @@ def restore(memory: Memory) -> list[str]:
             notes.append(f"{human(size)} could not come back on leaving, and are tensors of the host now: {why}")
             notes += _move_tensors(memory, {cell for cell, _ in failed})
         for cell in [*memory.by_key.values()]:
-            memory.settle(cell)
+            memory.wait_for_copy(cell)
             memory.forget(cell)
         return notes
 
@@ -134,7 +134,7 @@ def _bring_all(memory: Memory, cells: Iterable[Cell]) -> list[tuple[Cell, str]]:
     why: dict[Cell, str] = {}
     for cell in cells:
         try:
-            memory.ready([cell], 0, "leaving")
+            memory.ensure_resident([cell], 0, "leaving")
         except Exception as error:  # the next one may succeed
             why[cell] = f"{type(error).__name__}: {error}"
     # all cells, as one that came may have been evicted where the device had no memory for the next
@@ -146,7 +146,7 @@ def to_host(memory: Memory) -> list[str]:
     memory.forget_makers()
     memory.reconcile()
     notes = _move_tensors(memory, {cell for cell in memory.by_key.values() if not cell.pinned})
-    memory.bury()
+    memory.reap()
     return notes + restore(memory)
 
 
@@ -175,7 +175,7 @@ def _move_tensors(memory: Memory, cells: set[Cell]) -> list[str]:
 def _copy_on_host(memory: Memory, cell: Cell) -> torch.UntypedStorage:
     """Return the bytes of a cell in memory of PyTorch's own allocator: a later run may manage that."""
     if cell.copy is None and cell.where is not DEVICE:
-        memory.ready([cell], 0, "leaving")
+        memory.ensure_resident([cell], 0, "leaving")
     memory.out(cell)
     assert cell.copy is not None
     copied = memory.engine.bytes_of(cell.copy.data)

@@ -90,7 +90,7 @@ class DtrEvictor:
     def before(self, call: Call, follows: bool) -> PendingCall | None:
         """Record an op that is about to run, if it may recompute something; `follows`: whether a plan is followed."""
         if self.follows and not follows:  # the clock stood still under the plan, so all cells count as used just now
-            for cell in self.memory.here:
+            for cell in self.memory.on_device:
                 cell.used = self.clock
         self.follows = follows
         if follows or self.memory.limit == UNLIMITED or not _makes_new_values(call.kind) or call.keeps:
@@ -128,8 +128,8 @@ class DtrEvictor:
         if self.follows:
             return memory.evict_coldest(size, keep)
         kept, victim, lowest = {*keep}, None, math.inf
-        for cell in memory.here:
-            if cell.size and not cell.pinned and not cell.asked and cell not in kept:
+        for cell in memory.on_device:
+            if cell.size and not cell.pinned and not cell.exposed and cell not in kept:
                 score = self.time(cell) / (cell.size * max(clock - cell.used, 1))
                 if score < lowest:
                     victim, lowest = cell, score
@@ -156,7 +156,7 @@ class DtrEvictor:
             cell.maker = None
             return most
         ns = self._with_neighbours(maker.sources, lambda cell: cell.recipe.sources, ns=maker.call.ns, most=most)
-        return self._with_neighbours(cell.feeds, lambda dependent: dependent.feeds, ns=ns, most=most)
+        return self._with_neighbours(cell.dependents, lambda dependent: dependent.dependents, ns=ns, most=most)
 
     def _with_neighbours(
         self, first: Sequence[Cell], beyond: Callable[[Cell], Iterable[Cell]], *, ns: int, most: int
@@ -190,29 +190,29 @@ class DtrEvictor:
         self.read |= dict.fromkeys(recipe.sources)
         return True
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Report cells that recipes alone keep alive as dead to a recorder: its plans would keep them alive else."""
         memory = self.memory
         for cell in [orphan for orphan in self.orphans if orphan.storage is None]:
             del self.orphans[cell]
             memory.alive += cell.size  # it was taken off when it became an orphan, and now as it died
-        if memory.buried is None:
+        if memory.on_reaped is None:
             self.read.clear()
             return
         for cell in [*self.read]:
             storage = cell.storage
-            if storage is None or not cell.feeds:
+            if storage is None or not cell.dependents:
                 del self.read[cell]
             elif storage_references(cell.key) == 1:  # the one of Python's object, which recipes share
                 del self.read[cell]
                 self.orphans[cell] = None
                 memory.alive -= cell.size
-                memory.buried(cell)
+                memory.on_reaped(cell)
 
     def _immovable(self) -> int:
         """Bytes on the device that cannot be evicted, from now on."""
         memory = self.memory
-        asked = sum(cell.size for cell in memory.here if cell.asked and not cell.pinned)
+        asked = sum(cell.size for cell in memory.on_device if cell.exposed and not cell.pinned)
         return memory.pinned + self.to_be_pinned + asked
 
     @contextmanager

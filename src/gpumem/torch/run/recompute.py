@@ -194,7 +194,7 @@ class StorageRecipe:
     """How the bytes of one cell, which has none now, are recomputed: recorded calls, in order.
 
     While it stands, the storages that these calls read are kept alive, and whoever is about to write one of them
-    recomputes the cell first (its `feeds` name the dependents). It `needs` so many bytes on the device at once, even
+    recomputes the cell first (its `dependents` name the dependents). It `needs` so many bytes on the device at once, even
     where all else is evicted.
     """
 
@@ -212,7 +212,7 @@ class StorageRecipe:
                     self._add_source(step, call, call.cells[value.buffer])
         self.needs = self._needs()
         for source in self.sources:
-            source.feeds = [*source.feeds, cell]
+            source.dependents = [*source.dependents, cell]
 
     def _add_source(self, step: Rerun, call: RecordedCall, source: Cell) -> None:
         """Keep the storage of a cell that a call reads; NotRepeatable where it has other bytes by now, or may have."""
@@ -241,7 +241,7 @@ class StorageRecipe:
     def done(self) -> None:
         """Give it up: its cell has bytes, or is dead."""
         for source in self.sources:
-            source.feeds = [cell for cell in source.feeds if cell is not self.cell]
+            source.dependents = [cell for cell in source.dependents if cell is not self.cell]
         self.sources = {}
         self.cell.recipe = None
 
@@ -289,11 +289,11 @@ def recompute_values(
 def _recompute_op(memory: Memory, step: Rerun, call: RecordedCall, scratch: _Scratch) -> None:
     """Call one op a second time, on what it read: sources on the device, and values recomputed before it."""
     sources = [call.cells[value.buffer] for value in step.reads if value.whole == ON_DEVICE]
-    memory.pressed = True  # evict to the host only: what is recomputed now has no other bytes to be dropped for
+    memory.recomputing = True  # evict to the host only: what is recomputed now has no other bytes to be dropped for
     try:
-        memory.ready(sources, call.fresh, f"{call.func}, recomputed,")
+        memory.ensure_resident(sources, call.fresh, f"{call.func}, recomputed,")
     finally:
-        memory.pressed = False
+        memory.recomputing = False
     inputs = {}
     for value in step.reads:
         cell = call.cells[value.buffer]
@@ -307,7 +307,7 @@ def _recompute_op(memory: Memory, step: Rerun, call: RecordedCall, scratch: _Scr
     for buffer, storage in zip(made, fresh):
         if buffer in values:  # nobody reads the other results: they are freed at once
             scratch.put(values[buffer], storage)
-    memory.counts.again += 1
+    memory.counts.recomputed += 1
 
 
 def _run(memory: Memory, call: RecordedCall, inputs: Mapping[Cell, torch.UntypedStorage], keep: Sequence[Cell]) -> Any:
@@ -320,7 +320,7 @@ def _run(memory: Memory, call: RecordedCall, inputs: Mapping[Cell, torch.Untyped
             with hidden_from_modes(call.gradients):
                 return call.run(inputs)
         except memory.no_memory:
-            if kind_of(call.func).written_positions or not memory.squeeze(keep):
+            if kind_of(call.func).written_positions or not memory.evict_one(keep):
                 raise
 
 
@@ -373,7 +373,7 @@ class RecomputingFollower(Follower[Cell]):
 
     def after(self, call: Call) -> bool:  # type: ignore[override]
         """Do what is due after the op; the recorded calls end with the iteration."""
-        index, pending = self.i, self._pending
+        index, pending = self.position, self._pending
         if index != LOST:
             if pending is not None and len(buffers := self.hints.rows[index]) == len(call.touched):
                 self.calls[index] = pending(cells=dict(zip(buffers, call.touched)), fresh=self.hints.fresh[index])
@@ -409,7 +409,7 @@ class RecomputingFollower(Follower[Cell]):
             recipe.done()
         self.memory.release(cell)
 
-    def _remake(self, replay: Replay, ks: list[int]) -> None:
+    def _recompute(self, replay: Replay, ks: list[int]) -> None:
         """Recompute all values that are due before an op, together.
 
         One that was dropped before this plan was followed comes back by its own recipe.

@@ -55,14 +55,14 @@ class Storages:
     def __init__(self) -> None:
         self.by_key: dict[int, Cell] = {}
         self.dead: deque[Cell] = deque()
-        self.buried: Callable[[Cell], None] | None = None  # called with each
+        self.on_reaped: Callable[[Cell], None] | None = None  # called with each
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Take cells whose storages have died since the last call off the books."""
         while self.dead:
             cell = self.dead.popleft()
-            if self.buried is not None:
-                self.buried(cell)
+            if self.on_reaped is not None:
+                self.on_reaped(cell)
 
     def of(self, tensors: Sequence[torch.Tensor]) -> list[Cell]:
         """The cells of tensors that have bytes, each once, in order; new ones where a storage was not seen before."""
@@ -86,7 +86,7 @@ class Storages:
             host = tensor.is_cpu
             cell = self._new(storage, host)
             if cell is not None and host:
-                cell.asked = _is_read_past_ops(tensor, given)
+                cell.exposed = _is_read_past_ops(tensor, given)
         return [] if cell is None else [cell]
 
     def known(self, tensor: torch.Tensor) -> Cell | None:
