@@ -21,7 +21,7 @@ from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare
 from gpumem.execute.latency import measured
 from gpumem.execute.models import MODELS, Model
 from gpumem.jobs import Job, Outcome, Policy, run_jobs, separately
-from gpumem.jobs.waterwave import partition, pipeline, run_together, co_schedule
+from gpumem.jobs.waterwave import co_schedule, partition, pipeline, run_together
 from gpumem.kernels import reference
 from gpumem.simulator.machine import Machine
 from gpumem.trace import Trace

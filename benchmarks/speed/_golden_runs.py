@@ -16,7 +16,7 @@ from gpumem import Machine, bundled
 from gpumem.cli.main import main as command_line
 from gpumem.execute.models import cnn, mlp
 from gpumem.jobs import Job, Policy, separately, simulate_jobs
-from gpumem.jobs.waterwave import halves, partition, pipeline, co_schedule
+from gpumem.jobs.waterwave import co_schedule, halves, partition, pipeline
 from gpumem.runtime import Adaptive, ManagedReport, OnClock, play
 from gpumem.simulator import workspaces
 from gpumem.swap import PLANNERS

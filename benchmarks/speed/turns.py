@@ -6,7 +6,7 @@ from benchmarks.speed._bench import SHARED, header
 from gpumem import Machine, best_fit
 from gpumem.base.units import human
 from gpumem.io import read
-from gpumem.jobs.waterwave import partition, pipeline, co_schedule
+from gpumem.jobs.waterwave import co_schedule, partition, pipeline
 from gpumem.pool import MultiStream, replay
 from gpumem.trace import Trace
 

@@ -14,7 +14,16 @@ from fake_cuda.backend_checks import cuda, held, library
 from gpumem import Machine, best_fit, bundled
 from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare, run, scaled
 from gpumem.execute.models import cnn
-from gpumem.jobs.waterwave import CoSchedule, in_pool, partition, pipeline, run_online, run_together, co_schedule, two_ends
+from gpumem.jobs.waterwave import (
+    CoSchedule,
+    co_schedule,
+    in_pool,
+    partition,
+    pipeline,
+    run_online,
+    run_together,
+    two_ends,
+)
 from gpumem.kernels import reference
 from gpumem.pool import MultiStream, stacked
 from gpumem.trace import Trace

@@ -23,7 +23,7 @@ from benchmarks.papers.waterwave.published import MIXED, SEVERAL, SEVERAL_RATE, 
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs import verify
-from gpumem.jobs.waterwave import Pipeline, halves, partition, pipeline, reordered, round_ns, co_schedule
+from gpumem.jobs.waterwave import Pipeline, co_schedule, halves, partition, pipeline, reordered, round_ns
 from gpumem.jobs.waterwave.node_groups import ORDERS, Partition, between
 from gpumem.jobs.waterwave.sharing_policies import Way
 from gpumem.simulator.machine import Machine

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.papers.waterwave.published import SEQUENTIAL, model_of
 from gpumem.base.arguments import strict
-from gpumem.jobs.waterwave import partition, pipeline, co_schedule
+from gpumem.jobs.waterwave import co_schedule, partition, pipeline
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import FREED, Timeline

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from benchmarks.papers.waterwave.batches import Row, Sizing, at_batch, parts_of
 from gpumem import best_fit
 from gpumem.base.arguments import strict
-from gpumem.jobs.waterwave import Partition, in_pool, pipeline, co_schedule
+from gpumem.jobs.waterwave import Partition, co_schedule, in_pool, pipeline
 from gpumem.pool import MultiStream, replay, stacked
 from gpumem.pool.allocators.protocol import stepwise
 from gpumem.trace import Trace

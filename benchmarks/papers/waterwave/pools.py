@@ -36,7 +36,7 @@ from benchmarks.papers.waterwave.published import TABLE1, model_of
 from gpumem import best_fit, check
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible
-from gpumem.jobs.waterwave import Pipeline, in_pool, pipeline, co_schedule, two_ends
+from gpumem.jobs.waterwave import Pipeline, co_schedule, in_pool, pipeline, two_ends
 from gpumem.pool import MultiStream, replay, stacked
 from gpumem.trace import Trace
 

@@ -18,7 +18,7 @@ from benchmarks.papers.waterwave.throughput import side_by_side
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs import Job, simulate_jobs, steady
-from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, temporal, co_schedule, waterwave
+from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, co_schedule, temporal, waterwave
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.sharing import share
 from gpumem.simulator.simulate import simulate

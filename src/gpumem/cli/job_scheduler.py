@@ -156,7 +156,7 @@ def _takers(name: str) -> str:
 
 def _side_by_side(args: argparse.Namespace) -> Run:
     """One of Waterwave's ways."""
-    from gpumem.jobs.waterwave import WAYS, SlotLog, CoSchedule, simulate_together
+    from gpumem.jobs.waterwave import WAYS, CoSchedule, SlotLog, simulate_together
     from gpumem.simulator.sharing import share
 
     way = WAYS[args.planner]

@@ -59,7 +59,8 @@ def separately(planner: Callable[..., Plan]) -> Planner:
     ) -> list[Scheduled]:
         total = sum(task.trace.peak_live_bytes for task in tasks)
         return [
-            _alone(planner, task, machine, capacity * task.trace.peak_live_bytes // max(total, 1), failed) for task in tasks
+            _alone(planner, task, machine, capacity * task.trace.peak_live_bytes // max(total, 1), failed)
+            for task in tasks
         ]
 
     return plan

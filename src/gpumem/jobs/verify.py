@@ -45,7 +45,7 @@ def co_schedule(traces: Sequence[Trace], schedule: CoSchedule, capacity: int) ->
 
 
 @strict
-def jobs(
+def jobs(  # noqa: PLR0917  called as `check.jobs` is
     outcome: Outcome,
     jobs: Sequence[Job],
     machine: Machine,
@@ -79,7 +79,7 @@ def jobs(
 
 
 @strict
-def waterwave(
+def waterwave(  # noqa: PLR0917  called as `check.waterwave` is
     log: SlotLog, outcome: Outcome, jobs: Sequence[Job], machine: Machine, capacity: int, slowdown: float
 ) -> Checked:
     """Check the log of jobs that run by node groups by the naive oracle.

@@ -35,7 +35,7 @@ START = 32  # the batch at which that search begins, where `make` has no default
 
 
 @strict
-def fit(
+def fit(  # noqa: PLR0913  public: a keyword for each question
     make: Make | TrainingScript,
     machine: Machine | str,
     *,

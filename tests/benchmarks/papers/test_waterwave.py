@@ -12,7 +12,7 @@ from benchmarks.papers import waterwave as paper
 from benchmarks.papers.waterwave import batches, hosts, pools, published
 from benchmarks.papers.waterwave.throughput import FAULTED, processes, switch_ns
 from gpumem.io import bundled, read, write
-from gpumem.jobs.waterwave import halves, co_schedule
+from gpumem.jobs.waterwave import co_schedule, halves
 from gpumem.simulator.machine import GIB, Machine
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.batch import largest, recorded_batch

@@ -198,7 +198,9 @@ def test_figure_10_by_hand(cli: Cli, net_file: Path) -> None:
         for part in parts:
             for score in SCORES:
                 try:
-                    after = autoswap(trace, GTX, int(trace.peak_live_bytes * part), score=score, peaks="all").apply(trace)
+                    after = autoswap(trace, GTX, int(trace.peak_live_bytes * part), score=score, peaks="all").apply(
+                        trace
+                    )
                 except NotReached:
                     continue
                 where = best_fit(after)

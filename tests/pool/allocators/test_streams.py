@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from gpumem import bundled, check
-from gpumem.jobs.waterwave import partition, pipeline, co_schedule
+from gpumem.jobs.waterwave import co_schedule, partition, pipeline
 from gpumem.pool.allocators.protocol import replay
 from gpumem.pool.allocators.streams import MultiStream
 from gpumem.simulator.machine import Machine

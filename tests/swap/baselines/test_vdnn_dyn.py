@@ -50,7 +50,9 @@ def test_whoever_fits_first_offloads() -> None:
     conv, everything = reached(trace, TINY, layers="conv"), reached(trace, TINY, layers="all")
     assert everything < conv < trace.peak_live_bytes
     assert vdnn_dyn(trace, TINY, trace.peak_live_bytes) == Plan.of(trace)
-    assert vdnn_dyn(trace, TINY, trace.peak_live_bytes - 1) == vdnn(trace, TINY, trace.peak_live_bytes - 1, layers="conv")
+    assert vdnn_dyn(trace, TINY, trace.peak_live_bytes - 1) == vdnn(
+        trace, TINY, trace.peak_live_bytes - 1, layers="conv"
+    )
     assert vdnn_dyn(trace, TINY, conv - 1) == vdnn(trace, TINY, conv - 1)
     with pytest.raises(NotReached) as stop:
         vdnn_dyn(trace, TINY, everything - 1)

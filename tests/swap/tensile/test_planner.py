@@ -353,5 +353,7 @@ def test_a_ratio_of_the_whole_system_is_a_share_of_all_that_is_swapped(ratio: fl
     first, second = (len(plan.swaps) for plan in plans)
     last = max(Counter(swap.buffer for swap in plans[1].swaps).values(), default=0)
     assert second - last <= ratio * (first + second) and (ratio or not second)
-    alone = [schedule(both[:1], machine, trace.peak_live_bytes * 4 // 5, ratio_of=of)[0].plan for of in ("job", "system")]
+    alone = [
+        schedule(both[:1], machine, trace.peak_live_bytes * 4 // 5, ratio_of=of)[0].plan for of in ("job", "system")
+    ]
     assert alone[0] == alone[1]

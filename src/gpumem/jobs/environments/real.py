@@ -18,7 +18,7 @@ from gpumem.simulator.machine import Machine
 
 
 @strict
-def run_jobs(
+def run_jobs(  # noqa: PLR0913, PLR0917  public: pages call it so, the last four by keyword
     jobs: Sequence[Job],
     machine: Machine,
     capacity: int,

@@ -44,7 +44,7 @@ class Online(Protocol):
 
 
 @strict
-def run_online(
+def run_online(  # noqa: PLR0913  public: a keyword for each choice of a run
     schedule: CoSchedule,
     memory: Placement | Online,
     backend: Backend,
@@ -236,7 +236,16 @@ class _Enqueuer:
         reads, writes = (tuple(self.blocks[buffer] for buffer in touched) for touched in self.rows[op])
         bound_to, call = self.calls.get(op, (None, None))
         if bound_to != (*reads, *writes):
-            call = call_of(self.records[op], self.trace, self.backend, self.launch, reads, writes, self.generators, 0)
+            call = call_of(
+                self.records[op],
+                self.trace,
+                self.backend,
+                self.launch,
+                reads=reads,
+                writes=writes,
+                generators=self.generators,
+                first=0,
+            )
             self.calls[op] = (*reads, *writes), call
         work = replace(self.works[op], call=call, ends=self._dying(op))
         self.tokens[work.stream] = self.backend.submit(work, reads, writes, ())

@@ -40,7 +40,7 @@ class _Running:
 
 
 @strict
-def simulate_together(
+def simulate_together(  # noqa: PLR0913  public: a keyword for each choice of a run
     jobs: Sequence[Job],
     machine: Machine,
     capacity: int,

@@ -233,4 +233,8 @@ def _fixed(trace: Trace, alignment: int, fixed: Mapping[int, int]) -> I64:
 
 def _peak(trace: Trace, size: I64, ids: I64) -> int:
     buffers = trace.buffers
-    return Trace.from_lifetimes(size[ids], buffers.start[ids], buffers.end[ids], n=trace.n).peak_live_bytes if len(ids) else 0
+    return (
+        Trace.from_lifetimes(size[ids], buffers.start[ids], buffers.end[ids], n=trace.n).peak_live_bytes
+        if len(ids)
+        else 0
+    )

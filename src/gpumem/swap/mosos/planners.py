@@ -57,7 +57,7 @@ class Mosos(PlannerRecord):
 
 
 @plans(Mosos)
-def solve_mosos(
+def solve_mosos(  # noqa: PLR0913  public: a planner's options are its keywords
     trace: Trace,
     machine: Machine,
     limit: int,

@@ -98,7 +98,9 @@ def problem(
     decisions = () if plan is None else plan.decisions
     planned = {(d.buffer, d.after) for d in decisions if isinstance(d, Swap | Recompute)}
     candidates = windows(trace, machine)
-    candidates = candidates.where((candidates.size >= SMALLEST * trace.peak_live_bytes) | _in_plan(candidates, planned, ops))
+    candidates = candidates.where(
+        (candidates.size >= SMALLEST * trace.peak_live_bytes) | _in_plan(candidates, planned, ops)
+    )
     lasts = (
         begin[candidates.before % ops]
         - end[candidates.after % ops]

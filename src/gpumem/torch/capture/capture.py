@@ -125,7 +125,7 @@ def capture(
 
 
 @strict
-def record(
+def record(  # noqa: PLR0913  public: a keyword for each choice of a capture
     make: Make | TrainingScript,
     device: str = "meta",
     *,

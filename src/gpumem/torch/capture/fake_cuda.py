@@ -24,7 +24,7 @@ HALVES = (torch.float16, torch.bfloat16)
 WIDEST = 256  # head dimension that the flash form takes, at most, as in ATen
 
 
-def attention(
+def attention(  # noqa: PLR0917  PyTorch's signature
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

@@ -97,7 +97,7 @@ def _one_hot(x: torch.Tensor, classes: int = -1) -> torch.Tensor:
     return torch.zeros([*x.shape, classes], dtype=x.dtype, device=x.device).scatter_(-1, x.unsqueeze(-1), 1)
 
 
-def _ctc_loss(
+def _ctc_loss(  # noqa: PLR0917  PyTorch's signature
     log_probs: torch.Tensor,
     targets: torch.Tensor,
     input_lengths: torch.Tensor,

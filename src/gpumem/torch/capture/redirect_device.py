@@ -77,7 +77,7 @@ class Elsewhere(TorchFunctionMode):
         self.index: int | None = None  # of the GPU that the step names
         self.on_host = False
 
-    def __torch_function__(
+    def __torch_function__(  # noqa: C901  one case for each function of PyTorch that asks for a device
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in ON_GPU and args[0].is_meta and self.device.type == "meta":
@@ -95,9 +95,7 @@ class Elsewhere(TorchFunctionMode):
         if self.step_context.optimizing or self.on_host:
             return func(*args, **kwargs)
         if func is torch.Tensor.__setitem__ and args[0].is_meta and isinstance(args[2], (bool, int, float)):
-            with (
-                hidden_from_modes()
-            ):  # as on a GPU, where the number is on the host; without a device it would be a tensor there
+            with hidden_from_modes():  # as on a GPU, whose number is on the host: else it would be a tensor there
                 args = (*args[:2], torch.tensor(args[2], dtype=args[0].dtype, device="cpu"))
         if func in FROM_DATA and self.device.type == "meta":
             args = tuple(_asked(x) if isinstance(x, (list, tuple)) else x for x in args)

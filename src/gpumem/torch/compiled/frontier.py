@@ -40,8 +40,10 @@ class Frontier:
         """Evaluate a split, and keep it if no other is as good in both; those that it beats in both go."""
         recomputed = tuple(sorted(ops & self.splits.allowed))
         split = self.splits.of(base, recomputed)
-        if split and not any(other.peak <= split.peak and other.again <= split.recomputed for other in self.points):
-            others = [other for other in self.points if other.peak < split.peak or other.again < split.recomputed]
+        if split and not any(
+            other.peak <= split.peak and other.recomputed <= split.recomputed for other in self.points
+        ):
+            others = [other for other in self.points if other.peak < split.peak or other.recomputed < split.recomputed]
             self.points = sorted([*others, Point(split.peak, split.recomputed, base, recomputed)])
 
     @property

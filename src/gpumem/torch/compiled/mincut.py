@@ -65,7 +65,9 @@ class FlowNetwork:
 # Dinic's algorithm: each phase finds the distances to the sink over arcs with capacity left, then pushes along shortest
 # paths until none is left. The distance grows with each phase, so there are at most as many as vertices.
 @jit
-def _flow(first: I64, arcs: I64, to: I64, left: I64, source: int, sink: int, behind: NDArray[np.bool_]) -> int:
+def _flow(  # noqa: PLR0917  compiled: no keyword-only parameters
+    first: I64, arcs: I64, to: I64, left: I64, source: int, sink: int, behind: NDArray[np.bool_]
+) -> int:
     """Push flow until none is left; mark in `behind` what can still reach the sink. `left` has capacities left."""
     vertices = first.size - 1
     total = 0
@@ -112,7 +114,9 @@ def _push(path: I64, length: int, left: I64) -> tuple[int, int]:
 
 
 @inner
-def _advance(vertex: int, first: I64, arcs: I64, to: I64, left: I64, depth: I64, at: I64) -> None:
+def _advance(  # noqa: PLR0917  compiled: no keyword-only parameters
+    vertex: int, first: I64, arcs: I64, to: I64, left: I64, depth: I64, at: I64
+) -> None:
     """Move on to the vertex's next arc that has capacity and leads nearer to the sink."""
     while at[vertex] < first[vertex + 1]:
         arc = arcs[at[vertex]]
@@ -122,7 +126,9 @@ def _advance(vertex: int, first: I64, arcs: I64, to: I64, left: I64, depth: I64,
 
 
 @inner
-def _depths(first: I64, arcs: I64, to: I64, left: I64, sink: int, depth: I64) -> I64:
+def _depths(  # noqa: PLR0917  compiled: no keyword-only parameters
+    first: I64, arcs: I64, to: I64, left: I64, sink: int, depth: I64
+) -> I64:
     """Return how many arcs each vertex is from the sink, over arcs with capacity left; -1 where there is no path."""
     depth[:] = -1
     depth[sink] = 0

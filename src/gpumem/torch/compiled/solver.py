@@ -80,7 +80,7 @@ class Solver:
         asked = self._asked(budget, least, full, splits)
         point = frontier.within(asked)
         self.chosen.append(
-            ChosenSplit(asked, peak=point.peak, again=point.recomputed, least=least, full=full, tried=splits.tried)
+            ChosenSplit(asked, peak=point.peak, recomputed=point.recomputed, least=least, full=full, tried=splits.tried)
         )
         if point.peak > asked and self.limit is not None:
             warnings.warn(f"limit {exact(asked)}: the least that was found holds {exact(point.peak)}", stacklevel=2)

@@ -63,7 +63,7 @@ class Splits:
 
     def of(self, base: int, recomputed: Iterable[int]) -> Split | None:
         """Return the split where some ops may be recomputed; None where there is none that is right."""
-        return self._split(self._bases[base], [self._name[choice] for choice in again])
+        return self._split(self._bases[base], [self._name[choice] for choice in recomputed])
 
     def _split(self, network: FlowNetwork, opened: Iterable[str]) -> Split | None:
         cut = network.cut(opened)

@@ -96,7 +96,7 @@ class StepEnvironment:
         repeats: bool,
     ) -> None:
         self.memory, self.step_context, self.repeats = memory, step_context, repeats
-        self.on_iteration, self.lasts = settled, lasts
+        self.on_iteration, self.lasts = on_iteration, lasts
         self._timed = stopwatch(memory.device)
 
     def now(self) -> int:

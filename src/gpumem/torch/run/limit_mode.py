@@ -97,7 +97,9 @@ class LimitMode(OpMode):
             operands = [*dict.fromkeys([*memory.of(call.read), *written])]
         call.reads = operands if kind.reads_values else []
         phase = self.loop.phase
-        if phase.iterations is not None or phase.followed is not None:  # a key is of use to a recorder and to a follower only
+        if (
+            phase.iterations is not None or phase.followed is not None
+        ):  # a key is of use to a recorder and to a follower only
             call.key = looks(kind.plan_name, [cell.size for cell in call.reads])
 
     def _expected_bytes(self, index: int, call: Call) -> int:

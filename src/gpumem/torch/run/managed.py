@@ -34,7 +34,7 @@ SIZELESS = (
 
 
 @strict
-def managed(
+def managed(  # noqa: PLR0913  public: a keyword for each choice of a run
     limit: int | str,
     plan: Planned | tuple[Trace, Plan] | str | Path | None = None,
     machine: Machine | str | None = None,

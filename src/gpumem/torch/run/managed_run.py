@@ -49,7 +49,7 @@ class Managed:
     environment. On entry the process is prepared, on exit it is restored whatever failed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  as `managed`, which makes it
         self,
         limit: int | str,
         engine: Engine,
@@ -215,7 +215,9 @@ class Managed:
                 return
             self.memory.engine.follow()
             if how is not ByteAccess.READS:
-                self.memory.recompute_dependents(cells)  # before they are brought, as recomputing their dependents may evict them
+                self.memory.recompute_dependents(
+                    cells
+                )  # before they are brought, as recomputing their dependents may evict them
             on_demand = self.mode.on_demand if how is ByteAccess.KEEPS else None
             with nullcontext() if on_demand is None else on_demand.pinning(cells):
                 self.memory.ensure_resident(cells, 0, "a read of bytes")

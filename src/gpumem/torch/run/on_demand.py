@@ -126,7 +126,7 @@ class DtrEvictor:
         """Evict the cell of the lowest score, of several the least recently used; return whether there was any."""
         memory, clock = self.memory, self.clock
         if self.follows:
-            return memory.evict_coldest(size, keep)
+            return memory.evict_least_recently_used(size, keep)
         kept, victim, lowest = {*keep}, None, math.inf
         for cell in memory.on_device:
             if cell.size and not cell.pinned and not cell.exposed and cell not in kept:

@@ -194,7 +194,7 @@ class StorageRecipe:
     """How the bytes of one cell, which has none now, are recomputed: recorded calls, in order.
 
     While it stands, the storages that these calls read are kept alive, and whoever is about to write one of them
-    recomputes the cell first (its `dependents` name the dependents). It `needs` so many bytes on the device at once, even
+    recomputes the cell first (its `dependents`). It `needs` so many bytes on the device at once, even
     where all else is evicted.
     """
 
