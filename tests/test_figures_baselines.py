@@ -51,7 +51,7 @@ def test_ratios_without_swapping() -> None:
 
 
 def test_below_cnmem() -> None:
-    rows = {first: shown for first, _, *shown in table(SMARTPOOL, "", "quoted").rows}
+    rows = {first: shown for first, _, *shown in table(SMARTPOOL, "", "published").rows}
     for row, (begins, head) in BELOW_CNMEM.items():
         measured = [cell("table1.txt", head, f"{begins}{rule} ", below="--workspaces") for rule in ("", ", fastest")]
         assert rows[row] == [f"{one} %" for one in measured], row
@@ -61,7 +61,7 @@ def test_worst_ratios() -> None:
     ratio = partial(cell, "table1.txt", "smartpool", below="--workspaces")
     plain, fastest = ([ratio(f"{name}{rule} ") for name in NETS.values()] for rule in ("", ", fastest"))
     apart = cell("table1.txt", "smartpool", "vgg16_cifar_b100_noinplace, fastest ", below="noinplace.json.gz")
-    (shown,) = [row for row in table(SMARTPOOL, "", "quoted").rows if row[0].startswith("the worst ratio")]
+    (shown,) = [row for row in table(SMARTPOOL, "", "published").rows if row[0].startswith("the worst ratio")]
     assert figures(shown[2])[0] == max(plain) and figures(shown[3])[:1] + figures(shown[3])[-1:] == [
         max(fastest),
         apart,

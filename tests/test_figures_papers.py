@@ -104,7 +104,7 @@ def spans(row: Sequence[str]) -> list[float | None]:
     return [min(known), max(known)] if known else [None, None]
 
 
-@pytest.mark.parametrize(("head", "which"), [(("limit", "MB", "quoted"), 0), (("limit, with workspaces",), 1)])
+@pytest.mark.parametrize(("head", "which"), [(("limit", "MB", "published"), 0), (("limit, with workspaces",), 1)])
 def test_autoswap_figure_9(head: tuple[str, ...], which: int) -> None:
     text = "\n".join(lines("figure9.txt"))
     rows = {}

@@ -163,9 +163,7 @@ def test_sentences_have_the_words_of_the_field(pattern: str) -> None:
 
 def test_a_word_of_our_own_is_seen(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
-    module.write_text(
-        'def settle(mine, *, ok):\n    """Make values again."""\n    self.world = _found = 1  # reruns\n'
-    )
+    module.write_text('def settle(mine, *, ok):\n    """Make values again."""\n    self.world = _found = 1  # reruns\n')
     assert sorted(name for _, name in names(module) if banned(name)) == ["_found", "mine", "settle", "world"]
     texts = [line for _, line in sentences(module)]
     seen = [p for p in SENTENCES for line in texts if re.search(rf"\b(?:{p})\b", line, re.IGNORECASE)]

@@ -92,7 +92,7 @@ class Study:
     def checked(self, planned: Planned) -> Planned:
         """Hold what was planned against the oracles, if asked to."""
         if self.check:
-            planned.verified().checked.told(self.tell)
+            planned.verified().checked.report_to(self.tell)
         return planned
 
 

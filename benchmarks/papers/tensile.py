@@ -66,7 +66,7 @@ class Setting:
         machine, off = self.machine, self.uncertainty
         outcome = simulate_jobs(jobs, machine, capacity, policy, slowdown=self.slowdown, uncertainty=off)
         if self.check:
-            verify.jobs(outcome, jobs, machine, capacity, self.slowdown, off).told(self.tell)
+            verify.jobs(outcome, jobs, machine, capacity, self.slowdown, off).report_to(self.tell)
         return outcome
 
 

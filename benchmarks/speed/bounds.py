@@ -37,7 +37,7 @@ def row(trace: Trace, part: int, *, recompute: bool) -> str:
     except Infeasible:
         return f"{'infeasible':>10}{'':>24}"
     overhead = percent(bound.stall_ns / int(MACHINE.durations(trace).sum()))
-    settled = "yes" if bound.settled else "no"
+    settled = "yes" if bound.has_converged else "no"
     return f"{overhead:>10}{bound.breakpoints:>8}{settled:>8}{now() - begin:>8.1f}"
 
 

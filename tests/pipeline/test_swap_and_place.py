@@ -56,7 +56,7 @@ def test_a_pool_too_small_is_infeasible_or_not_reached() -> None:
     trace = bundled("vgg16")
     with pytest.raises(Infeasible):
         in_pool(trace, trace.peak_live_bytes // 10, swap=swap, pool=best_fit)
-    with pytest.raises(NotReached, match="a peak load of"):
+    with pytest.raises(NotReached, match="a peak of"):
         in_pool(trace, trace.peak_live_bytes // 4, swap=swap, pool=best_fit)
 
     def wasteful(trace: Trace) -> Placement:

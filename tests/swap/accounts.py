@@ -16,7 +16,7 @@ def on_host(trace: Trace, plan: Plan) -> int:
 
 def as_taken(host: Pinned, trace: Trace) -> Plan:
     """The plan that an account stands for; a release is no matter of the host's."""
-    v, found = host.columns, host.found
+    v, found = host.columns, host.gaps
     swaps = []
     for k in np.flatnonzero(v.taken).tolist():
         after, before = int(found.after[k]), int(found.before[k])

@@ -143,20 +143,20 @@ def test_whole_copies_by_hand(ns_per_byte: float, limit: int) -> None:
     link = Link(0.0, ns_per_byte)
     target = Machine("m", 100, link, link, 1.0, 1.0)
     bound = zero_stall_limit(line(), target)
-    assert bound.limit == limit and bound.settled
+    assert bound.limit == limit and bound.has_converged
 
 
 def test_settled_is_a_bool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("gpumem.swap.fluid.refine"), "PATIENCE", 0)  # then it ends by what is missing
     trace = bundled("mlp3")
-    assert type(least_stall(trace, GTX, trace.peak_live_bytes * 93 // 100, rounds=8).settled) is bool
+    assert type(least_stall(trace, GTX, trace.peak_live_bytes * 93 // 100, rounds=8).has_converged) is bool
 
 
 def test_a_stall_by_hand() -> None:
     link = Link(0.0, 2.0)  # 16 ns a copy: out 10..26, op 2 26..36, in 36..52, op 4 from 52 instead of 40 on
     target = Machine("m", 100, link, link, 1.0, 1.0)
     bound = least_stall(line(), target, 8)
-    assert bound.stall_ns == 12 and bound.settled
+    assert bound.stall_ns == 12 and bound.has_converged
     assert least_stall(line(), target, 16).stall_ns == 0
 
 
@@ -173,14 +173,14 @@ def test_several_streams_leave_the_static_bound() -> None:
         trace.ops.reads, trace.ops.writes, duration=trace.ops.duration, stream=[0, 1, 0, 0, 0], streams=["a", "b"]
     )
     bound = zero_stall_limit(Trace(trace.buffers, ops), GTX)
-    assert (bound.limit, bound.breakpoints, bound.settled) == (8, 0, False)
+    assert (bound.limit, bound.breakpoints, bound.has_converged) == (8, 0, False)
 
 
 def test_a_value_made_again_by_hand() -> None:
     link = Link(0.0, 1e4)  # hopeless: op 0 runs once more, but for what a fluid copies meanwhile
     target = Machine("m", 100, link, link, 1.0, 1.0)
     bound = least_stall(line(), target, 8, recompute=True)
-    assert bound.stall_ns == 9 and bound.settled
+    assert bound.stall_ns == 9 and bound.has_converged
     swapped, dropped = fractions(line(), target, 8)
     assert len(swapped) == 1
     assert 0 < swapped[0] < 0.01 and 0.99 < dropped[0] <= 1 - swapped[0] + 1e-9

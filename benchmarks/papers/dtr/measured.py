@@ -53,7 +53,7 @@ def measure(
         limit = int(trace.peak_live_bytes * part)
         for heuristic in heuristics:
             run = online(trace, MACHINE, limit, heuristic=heuristic, overhead=overhead)
-            found = run.again / max(run.base, 1)
+            found = run.recompute_ns / max(run.base, 1)
             ours = found if run.how == RAN else "no room" if run.how == NO_ROOM else "too long"
             plan = planned(trace, limit, Dtr(heuristic=heuristic), seconds)
             yield Row(trace.name, part, heuristic, ours, plan, "" if simrd is None else _cell(*simrd(limit, heuristic)))

@@ -84,7 +84,7 @@ def table(title: str, rows: Iterable[Iterable[object]], head: Iterable[object] =
 
 
 def frame(
-    columns: Mapping[str, Any], *, index: str = "", absent: int | None = None, among: Iterable[str] = ()
+    columns: Mapping[str, Any], *, index: str = "", absent: int | None = None, integers: Iterable[str] = ()
 ) -> DataFrame:
     """Return a pandas DataFrame.
 
@@ -94,7 +94,7 @@ def frame(
     index : str
         What a row is.
     absent : int, optional
-        What stands for no value in the integer columns `among`; there it becomes `<NA>`.
+        What stands for no value in the columns `integers`; there it becomes `<NA>`.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def frame(
         raise ImportError(f"to_pandas needs pandas: pip install 'gpumem[pandas]' ({error})") from error
     data = pandas.DataFrame({name: list(column) for name, column in columns.items()})
     data.index.name = index or None
-    for name in among:
+    for name in integers:
         column = data[name].astype("Int64")
         data[name] = column.mask(column == absent)
     return data

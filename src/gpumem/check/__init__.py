@@ -53,7 +53,7 @@ def everything(
     limit: int | None = None,
     host: int | None = None,
 ) -> None:
-    """Run all oracles on a rewritten and placed trace and its timeline by the placed clock.
+    """Run all oracles on a rewritten and placed trace and its timeline by the address-aware simulation.
 
     Parameters
     ----------

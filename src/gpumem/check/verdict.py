@@ -41,7 +41,7 @@ class Checked:
             parts.append("not checked: " + ", ".join(f"{name} ({why})" for name, why in self.left_out.items()))
         return "; ".join(parts)
 
-    def told(self, tell: Callable[[str], None]) -> None:
+    def report_to(self, tell: Callable[[str], None]) -> None:
         """Say so where oracles were left out."""
         if self.left_out:
             tell(str(self))

@@ -20,7 +20,7 @@ from gpumem.cli.common.progress import Progress, tell
 from gpumem.swap.fluid import in_a_row
 
 BOUND = "bound"  # the row of a table of planners
-STALLS = {"": "least stall there", "_recompute": "with values made again"}  # kinds of plans, by the keys of JSON
+STALLS = {"": "least stall there", "_recompute": "with values recomputed"}  # kinds of plans, by the keys of JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Bounds:
         peak = self.trace.peak_live_bytes
         limits = {"limit without a stall": self.zero_stall_limit, "load limit": self.load_limit}
         rows = [
-            ("peak load", human(peak), ""),
+            ("peak live bytes", human(peak), ""),
             *((what, human(n), f"{n / peak:.1%}" if peak else "") for what, n in limits.items() if n is not None),
             *((STALLS[kind], human_ns(s.stall_ns), _change(s.overhead)) for kind, s in self.stalls.items()),
             ("seconds", f"{self.seconds:.3f}", ""),
@@ -77,11 +77,11 @@ def run(args: argparse.Namespace) -> int:
         trace = read_with_ops(source, target, args.workspaces)
         load = None if args.load_limit is None else amount(args.load_limit, trace.peak_live_bytes, "--load-limit")
         with work.within(args.seconds):
-            found = _bounds(trace, target, load)
+            certified = _bounds(trace, target, load)
             late = work.over()
     if late:
         tell("the time was up: what is said is certain, more seconds may say more")
-    print(json.dumps(found.row()) if args.json else found.table())
+    print(json.dumps(certified.row()) if args.json else certified.table())
     return 0
 
 
@@ -105,7 +105,7 @@ def _bounds(trace: gpumem.Trace, target: gpumem.Machine, load: int | None) -> Bo
 class Certified:
     """What no plan of the kinds in a table can beat within its limit; `not_for` names those that it does not bound.
 
-    An overhead, how long that took, an iteration in ns, and whether plans are bounded that make values again.
+    An overhead, how long that took, an iteration in ns, and whether plans are bounded that recompute values.
     """
 
     limit: int
@@ -126,12 +126,12 @@ class Certified:
     @property
     def note(self) -> str:
         """Say of whom that is certain."""
-        kinds = "swaps and makes values again" if self.recompute else "swaps"
-        ways = f"; not for {', '.join(self.not_for)}: ops run in other ways" if self.not_for else ""
-        return f"{BOUND}: certified for every plan that {kinds}{ways}"
+        kinds = "swaps and recomputes values" if self.recompute else "swaps"
+        other_ops = f"; not for {', '.join(self.not_for)}: ops run in other ways" if self.not_for else ""
+        return f"{BOUND}: certified for every plan that {kinds}{other_ops}"
 
 
-def certify(case: pipeline.Case, found: Mapping[str, pipeline.Planned], **how: Any) -> Certified | None:
+def certify(case: pipeline.Case, certified: Mapping[str, pipeline.Planned], **how: Any) -> Certified | None:
     """Bound what is planned by several planners, within the budget; `how` are options of `least_stall`.
 
     Bounded are swaps, and values recomputed where one of the plans does that. Plans that have ops run by others of
@@ -139,17 +139,19 @@ def certify(case: pipeline.Case, found: Mapping[str, pipeline.Planned], **how: A
     host.
     """
     base, limit, pool = case.line.makespan, case.pool or case.load, case.pool is not None
-    if not found or not base or limit is None or not in_a_row(case.trace, case.machine):
+    if not certified or not base or limit is None or not in_a_row(case.trace, case.machine):
         return None
-    ways = [name for name, one in found.items() if any(isinstance(d, gpumem.Variant) for d in one.plan.decisions)]
-    bounded = [one for name, one in found.items() if name not in ways]
-    again = any(len(one.plan.swaps) < len(one.plan.decisions) for one in bounded or found.values())
+    other_ops = [
+        name for name, one in certified.items() if any(isinstance(d, gpumem.Variant) for d in one.plan.decisions)
+    ]
+    bounded = [one for name, one in certified.items() if name not in other_ops]
+    recomputes = any(len(one.plan.swaps) < len(one.plan.decisions) for one in bounded or certified.values())
     begin, stall = work.now(), 0
     if all(one.overhead > 0 for one in bounded):  # else nothing is left to be said
         work.tell("bounding")
-        stall = swap.least_stall(case.trace, case.machine, limit, recompute=again, placed=pool, **how).stall_ns
+        stall = swap.least_stall(case.trace, case.machine, limit, recompute=recomputes, placed=pool, **how).stall_ns
     return Certified(
-        limit, stall / base, seconds=work.now() - begin, least_ns=base + stall, recompute=again, not_for=ways
+        limit, stall / base, seconds=work.now() - begin, least_ns=base + stall, recompute=recomputes, not_for=other_ops
     )
 
 
@@ -160,7 +162,7 @@ COMMAND = Command(
     options=(
         option("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)"),
         *machine_flags("gtx1080ti"),
-        option("--load-limit", metavar="SIZE", help=f"bound the stall at this load as well: {SIZE}"),
+        option("--load-limit", metavar="SIZE", help=f"bound the stall at this live bytes as well: {SIZE}"),
         option("--seconds", read=positive, metavar="S", help="the whole time: what is certified by then counts"),
         workspaces_flag(),
         option("--json", action="store_true", help="print one JSON object"),

@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
     for note in captured.notes:
         tell(f"{captured.trace.name}: {note}")
     iterations = min(args.iterations, len(captured.bounds))
-    found = _Written(captured, args.out, device=args.device, batch=args.batch, iterations=iterations)
-    print(json.dumps(found.row()) if args.json else found.text())
+    written = _Written(captured, args.out, device=args.device, batch=args.batch, iterations=iterations)
+    print(json.dumps(written.row()) if args.json else written.text())
     return 0
 
 
@@ -71,13 +71,13 @@ def _compare(args: argparse.Namespace) -> int:
         from gpumem.torch import compare
 
         work.tell("recording twice")
-        found = compare(make, device=args.device, name=name_of(words), **_sizes(args))
-    for note in found.device.notes:
-        tell(f"{found.device.trace.name}: {note}")
-    print(json.dumps(found.row()) if args.json else found.report())
-    if not found.agrees:
-        complain(found.answer())
-    return 0 if found.agrees else 3
+        written = compare(make, device=args.device, name=name_of(words), **_sizes(args))
+    for note in written.device.notes:
+        tell(f"{written.device.trace.name}: {note}")
+    print(json.dumps(written.row()) if args.json else written.report())
+    if not written.agrees:
+        complain(written.answer())
+    return 0 if written.agrees else 3
 
 
 def _sizes(args: argparse.Namespace) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class _Written:
         lines = [
             f"{trace.name}{batch}: {trace.n} ops, {len(buffers)} buffers; {iterations} in {self.file}",
             *(f"  {'' if k else 'assumed':16}{one}" for k, one in enumerate(self.captured.assumptions)),
-            f"  {'peak load':16}{human(trace.peak_live_bytes)}: {kinds}",
+            f"  {'peak live bytes':16}{human(trace.peak_live_bytes)}: {kinds}",
             f"  {'persistent':16}{human(int(buffers.size[buffers.persistent].sum()))}",
             f"  {'kept':16}{human(self.captured.kept)} more in each iteration",
             f"next: gpumem plan {shlex.quote(self.file)}{_limited(trace)} --machine rtx4090",

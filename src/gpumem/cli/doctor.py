@@ -65,7 +65,7 @@ class Diagnosis:
 
     python: str
     system: str
-    found: dict[str, Finding]
+    findings: dict[str, Finding]
     extras: dict[str, Finding]
     devices: list[Any]
     cuda: bool
@@ -74,16 +74,16 @@ class Diagnosis:
 
 def run(args: argparse.Namespace) -> int:
     """Look for what CUDA needs and for the extras of gpumem; time pinned copies where there is a device."""
-    found = examine()
-    if found.cuda and not args.no_measure:
-        found.found["link"] = _link()
-    print(json.dumps(dataclasses.asdict(found)) if args.json else _text(found))
+    findings = examine()
+    if findings.cuda and not args.no_measure:
+        findings.findings["link"] = _link()
+    print(json.dumps(dataclasses.asdict(findings)) if args.json else _text(findings))
     return 0
 
 
 def examine() -> Diagnosis:
     """Look for everything but the device's link."""
-    rows = _found()
+    rows = _findings()
     kernels = rows["numba-cuda"].ok
     rows["simulator"] = _row(kernels, "NUMBA_ENABLE_CUDASIM=1 runs kernels on the CPU" if kernels else "none", CUDA)
     cc = shutil.which("cc") or shutil.which("gcc")
@@ -94,7 +94,7 @@ def examine() -> Diagnosis:
     return Diagnosis(
         platform.python_version(),
         system,
-        found=rows,
+        findings=rows,
         extras=extras,
         devices=_devices(rows),
         cuda=not missing,
@@ -104,7 +104,7 @@ def examine() -> Diagnosis:
 
 def why_no_cuda(rows: dict[str, Finding] | None = None) -> str:
     """Return why programs cannot run on CUDA here, or nothing if they can."""
-    rows = _found() if rows is None else rows
+    rows = _findings() if rows is None else rows
     for name in filter(rows.__contains__, NEEDED):
         if not rows[name].ok:
             return f"{name}: {rows[name].what}; {rows[name].hint}"
@@ -140,7 +140,7 @@ def _extra(name: str, packages: tuple[str, ...]) -> Finding:
     return _row(not lacking, what, f"pip install 'gpumem[{name}]'")
 
 
-def _found() -> dict[str, Finding]:
+def _findings() -> dict[str, Finding]:
     """Packages, driver, devices, libraries."""
     rows = {name: _package(name, hint) for name, hint in PACKAGES.items()}
     if os.environ.get("GPUMEM_KERNEL_COMPILER") == SUCCESSOR:
@@ -184,17 +184,17 @@ def _link() -> Finding:
             machine = measured_machine(Machine.named("h100"), backend)
     except Exception as error:
         return _row(False, f"not measured: {error}", "gpumem doctor --no-measure leaves the device alone")
-    ways = {"out": machine.out, "in": machine.into}
-    rates = (f"{way} {1 / max(link.ns_per_byte, 1e-9):.1f} GB/s" for way, link in ways.items())
+    directions = {"out": machine.out, "in": machine.into}
+    rates = (f"{way} {1 / max(link.ns_per_byte, 1e-9):.1f} GB/s" for way, link in directions.items())
     return _row(True, f"{', '.join(rates)} (pinned, 64 MiB)", "")
 
 
-def _text(found: Diagnosis) -> str:
+def _text(findings: Diagnosis) -> str:
     from gpumem.base.version import __version__
 
-    lines = [f"gpumem {__version__}, Python {found.python}, {found.system}", "", *_lines(found.found)]
-    where = "on CUDA" if found.cuda else f"on the emulator: {found.why}"
-    return "\n".join([*lines, "", "extras", *_lines(found.extras), "", f"gpumem run works {where}"])
+    lines = [f"gpumem {__version__}, Python {findings.python}, {findings.system}", "", *_lines(findings.findings)]
+    where = "on CUDA" if findings.cuda else f"on the emulator: {findings.why}"
+    return "\n".join([*lines, "", "extras", *_lines(findings.extras), "", f"gpumem run works {where}"])
 
 
 def _lines(rows: dict[str, Finding]) -> list[str]:

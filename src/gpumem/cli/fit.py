@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         make = workload_of(words, args.device)
         from gpumem.torch import fit
 
-        found = fit(
+        report = fit(
             make,
             machine,
             device=args.device,
@@ -54,20 +54,20 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.out is not None:
         with out_folder(args.out) as folder:
-            found.write(folder, shlex.join(words))
-    broken = [(tried.planner, tried.error) for tried in found.tried if tried.error]
+            report.write(folder, shlex.join(words))
+    broken = [(tried.planner, tried.error) for tried in report.tried if tried.error]
     for name, error in broken:
         tell_failure(name, error, args.traceback)
-    for note in found.notes:
-        tell(f"{found.trace.name}: {note}")
+    for note in report.notes:
+        tell(f"{report.trace.name}: {note}")
     if args.json:
-        print(json.dumps(found.row()))
+        print(json.dumps(report.row()))
     else:
-        step = found.next(words, device=args.device, chunk=args.chunk, assume=args.assume, written=args.out)
-        print(f"{found.report()}\n\nnext: {step}")
-    if not found.fits_planned:
-        complain(found.answer())
-    return 1 if broken else 0 if found.fits_planned else 3
+        step = report.next(words, device=args.device, chunk=args.chunk, assume=args.assume, written=args.out)
+        print(f"{report.report()}\n\nnext: {step}")
+    if not report.fits_planned:
+        complain(report.answer())
+    return 1 if broken else 0 if report.fits_planned else 3
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:

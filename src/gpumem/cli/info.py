@@ -51,11 +51,11 @@ def describe(path: str) -> dict[str, object]:
 
 
 def _text(row: Mapping[str, object]) -> str:
-    lines = [f"  {key.replace('_', ' '):16}{_shown(key, value)}" for key, value in row.items() if key != "file"]
+    lines = [f"  {key.replace('_', ' '):16}{_value_text(key, value)}" for key, value in row.items() if key != "file"]
     return "\n".join([str(row["file"]), *lines])
 
 
-def _shown(key: str, value: object) -> str:
+def _value_text(key: str, value: object) -> str:
     """Write a figure for people: sizes in their units, too."""
     if isinstance(value, int) and key in SIZES:
         return f"{value} ({human(value)})"

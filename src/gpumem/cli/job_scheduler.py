@@ -169,12 +169,12 @@ def _side_by_side(args: argparse.Namespace) -> Run:
 
     def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int) -> Outcome:
         def made(members: Sequence[Job], both: CoSchedule) -> None:
-            found = both.pipeline
-            held = f"{human(both.trace.peak_live_bytes)} held, {human(int(found.bound().max()))} at most"
+            outcome = both.pipeline
+            held = f"{human(both.trace.peak_live_bytes)} held, {human(int(outcome.bound().max()))} at most"
             names = " + ".join(job.name for job in members)
-            tell(f"{names}: {found.period} slots, {found.pairs} of them pairs; {held}")
+            tell(f"{names}: {outcome.period} slots, {outcome.pairs} of them pairs; {held}")
             if not args.no_check:
-                verify.co_schedule([job.trace for job in members], both, capacity).told(tell)
+                verify.co_schedule([job.trace for job in members], both, capacity).report_to(tell)
             if not largest or len(members) > len(largest[-1].ops):
                 largest.append(both)
 
@@ -183,17 +183,17 @@ def _side_by_side(args: argparse.Namespace) -> Run:
         more = {"slowdown": args.slowdown, "hosts": args.host_threads or 1, "weights": weights, "made": made}
         few = sum(job.trace.n * job.iterations for job in jobs) <= verify.EVENTS
         log = SlotLog() if few and not args.no_check else None
-        found = simulate_together(jobs, machine, capacity, partial(way, **given), **more, log=log)
+        outcome = simulate_together(jobs, machine, capacity, partial(way, **given), **more, log=log)
         if log is not None:
             work.tell("checking the log")
-            verify.waterwave(log, found, jobs, machine, capacity, args.slowdown)
+            verify.waterwave(log, outcome, jobs, machine, capacity, args.slowdown)
         elif not args.no_check:
             tell("not checked: the log of what runs when, which would be too long")
         if args.trace is not None and largest:
             work.tell(f"writing {args.trace}")
             trace = share(largest[-1].trace, machine, args.slowdown)
             io.write(args.trace, trace, pool.best_fit(trace), machine=machine, source=" + ".join(args.file))
-        return found
+        return outcome
 
     return run
 
@@ -228,17 +228,17 @@ def _swapping(args: argparse.Namespace, broken: dict[str, Exception], uncertaint
 
     planner = _planner(args)
     planner = partial(planner, **taken(planner, {"failed": failed}))
-    again = _replanning(args)
+    replanning = _replanning(args)
 
     def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int) -> Outcome:
         estimate = _estimate(args, machine)
         work.tell("running the jobs")
-        policy = Policy(planner, drain=bool(args.drain), estimate=estimate, **again)
-        found = simulate_jobs(jobs, machine, capacity, policy, slowdown=args.slowdown, uncertainty=uncertainty)
+        policy = Policy(planner, drain=bool(args.drain), estimate=estimate, **replanning)
+        outcome = simulate_jobs(jobs, machine, capacity, policy, slowdown=args.slowdown, uncertainty=uncertainty)
         if not args.no_check:
             work.tell("checking the event log")
-            verify.jobs(found, jobs, machine, capacity, args.slowdown, uncertainty).told(tell)
-        return found
+            verify.jobs(outcome, jobs, machine, capacity, args.slowdown, uncertainty).report_to(tell)
+        return outcome
 
     return run
 

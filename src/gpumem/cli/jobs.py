@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpumem.jobs.outcome import JobRun
     from gpumem.simulator.uncertainty import Uncertainty
 
-HEAD = ["job", "peak load", "budget", "peak", "waited", "unmanaged", "iteration", "passive", "MSR", "EOR", "CBR"]
+HEAD = ["job", "peak live bytes", "budget", "peak", "waited", "unmanaged", "iteration", "passive", "MSR", "EOR", "CBR"]
 SHOWN = (1, 2, 3, 5, 10, 20)  # iterations
 
 
@@ -115,10 +115,10 @@ class _Together:
             f"{legend}\nPlans were made anew {len(self.after.replans)} times.",
         ]
         if turns := self.iterations:
-            shown = {k: turns[k - 1] for k in sorted({*SHOWN, len(turns)}) if k <= len(turns)}
-            extra = ["extra time", *(f"{turn.eor:.4f}" for turn in shown.values())]
-            passive = ["passive swap-ins", *(str(turn.passive) for turn in shown.values())]
-            table = columns([["iteration", *map(str, shown)], extra, passive])
+            sampled = {k: turns[k - 1] for k in sorted({*SHOWN, len(turns)}) if k <= len(turns)}
+            extra = ["extra time", *(f"{turn.eor:.4f}" for turn in sampled.values())]
+            passive = ["passive swap-ins", *(str(turn.passive) for turn in sampled.values())]
+            table = columns([["iteration", *map(str, sampled)], extra, passive])
             parts.append(f"Of all jobs, by iteration:\n\n{table}")
         return "\n\n".join(parts)
 
@@ -147,10 +147,10 @@ def run(args: argparse.Namespace) -> int:
     if args.planner in WAYS:  # they hold their peaks in turn
         held = sum(before[one.job.name].peak[0] for one in ran if one.steady)
         whole = replace(whole, msr=1 - after.peak / held if held else 0.0)
-    found = _Together(args.planner, target, capacity, ran, before, after, whole, uncertainty)
+    answer = _Together(args.planner, target, capacity, ran, before, after, whole, uncertainty)
     if args.log is not None:
         io.write_text(args.log, "".join(json.dumps(asdict(event)) + "\n" for event in after.log))
-    print(json.dumps(found.row()) if args.json else found.table())
+    print(json.dumps(answer.row()) if args.json else answer.table())
     for job in after.jobs:
         if job.refused:
             least = f"the limit is {human(capacity)}, its plan got down to {human(job.refused)}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EXAMPLES = [
     "gpumem fit train.py:make --largest       will it fit? what would it take? (needs PyTorch)",
     "gpumem info vgg16                        what a trace holds",
-    "gpumem plan --limit 70%                  swap and place the bundled VGG16 in 70 % of its peak load",
+    "gpumem plan --limit 70%                  swap and place the bundled VGG16 in 70 % of its peak live bytes",
     "gpumem swap mlp3 --load-limit 80%        compare all swap planners",
     "gpumem pool mine.json.gz --planner all   place without swapping",
     "gpumem run mlp --limit 70%               carry a plan out with real bytes",
@@ -76,12 +76,12 @@ def _run(argv: Sequence[str] | None, of: Callable[[], Parser]) -> tuple[int, str
     if given[:1] == ["help"]:
         given = [*given[1:], "--help"]
     try:
-        return _told(given or ["--help"], known, of)
+        return _statement(given or ["--help"], known, of)
     finally:
         voice.quiet = False
 
 
-def _told(given: list[str], args: Namespace, of: Callable[[], Parser]) -> tuple[int, str]:
+def _statement(given: list[str], args: Namespace, of: Callable[[], Parser]) -> tuple[int, str]:
     import shlex
     import sys
 

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from gpumem.execute.latency import write_table
 
     write_table(args.ops, table)
-    print(_told(args, table, rows))
+    print(_statement(args, table, rows))
     return 0
 
 
@@ -79,8 +79,8 @@ def _nets(words: list[str], device: str) -> Iterator[tuple[str, Make]]:
         if ".py" in net or "/" in net:
             yield from load_nets(net, device).items()
         else:
-            found = recipe(net)
-            yield found.name, found.make
+            named = recipe(net)
+            yield named.name, named.make
 
 
 def _source(args: argparse.Namespace) -> str:
@@ -92,7 +92,7 @@ def _source(args: argparse.Namespace) -> str:
     return "; ".join([*lines, f"torch {torch.__version__}", f"{args.threads} thread{'s' * (args.threads > 1)}"])
 
 
-def _told(args: argparse.Namespace, table: LatencyTable, rows: list[Row]) -> str:
+def _statement(args: argparse.Namespace, table: LatencyTable, rows: list[Row]) -> str:
     """Say what was measured, as JSON or for people."""
     machine, count, types = table.machine, len(table.rows), len({row.sample.name for row in table.rows})
     assert machine is not None

@@ -40,7 +40,7 @@ class FileFootprint:
 
 
 HEAD = (
-    f"{'file':32}{'planner':>10}{'buffers':>9}{'peak load':>14}{'footprint':>14}{'ratio':>9}{'bound':>9}{'seconds':>10}"
+    f"{'file':32}{'planner':>10}{'buffers':>9}{'peak live':>14}{'footprint':>14}{'ratio':>9}{'bound':>9}{'seconds':>10}"
     f"{'fits':>6}"
 )
 
@@ -60,16 +60,16 @@ def run(args: argparse.Namespace) -> int:
             capacity = None if args.capacity is None else amount(args.capacity, trace.peak_live_bytes, "--capacity")
             goal = {} if capacity is None else {"target": capacity}
             with work.part():
-                found = pipeline.by_planners(trace, planners, options | goal, alignment=args.alignment)
-                found += pipeline.by_allocators(trace, allocators)
-            best = min((f.placement for f in found), key=lambda p: p.height)
+                footprints = pipeline.by_planners(trace, planners, options | goal, alignment=args.alignment)
+                footprints += pipeline.by_allocators(trace, allocators)
+            best = min((f.placement for f in footprints), key=lambda p: p.height)
             if capacity is not None and best.height > capacity:
-                shown = max(f.bound for f in found) > capacity
-                end = "none can" if shown else "not shown impossible"
+                too_small = max(f.bound for f in footprints) > capacity
+                end = "none can" if too_small else "not shown impossible"
                 complain(f"{path}: no placement fits {exact(capacity)}, the lowest takes {exact(best.height)}; {end}")
             elif args.out:
                 _write(args.out, source_of(path).name, trace, best, capacity)
-            rows += [FileFootprint(path, f, capacity is None or f.size <= capacity) for f in found]
+            rows += [FileFootprint(path, f, capacity is None or f.size <= capacity) for f in footprints]
     print(json.dumps([row.row() for row in rows]) if args.json else "\n".join([HEAD, *(row.line() for row in rows)]))
     return 0 if {row.file for row in rows if row.feasible}.issuperset(args.file) else 3
 

@@ -57,11 +57,11 @@ def run(args: argparse.Namespace) -> int:
     device = _device(args)
     target = target_of(args)
     with Progress():
-        found = _compared(args, device, target)
-    print(json.dumps(found.row()) if args.json else found.table())
-    if found.differing:
+        compared = _compared(args, device, target)
+    print(json.dumps(compared.row()) if args.json else compared.table())
+    if compared.differing:
         complain("the planned run left other bytes than the unmanaged one: please report this")
-    return 1 if found.differing else 0
+    return 1 if compared.differing else 0
 
 
 def _device(args: argparse.Namespace) -> str:

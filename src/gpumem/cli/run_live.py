@@ -1,4 +1,4 @@
-"""`gpumem run --live`: a model or a trace as a program that knows nothing of plans, natively and within a limit."""
+"""`gpumem run --live`: a model or a trace as a program that knows no plan, natively and under a memory limit."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _Program:
 
 
 def run(args: argparse.Namespace, device: str, machine: gpumem.Machine) -> int:
-    """Play a model, or a trace with generic ops, natively and within a limit; compare the results bit for bit."""
+    """Play a model, or a trace with generic ops, natively and under a memory limit; compare the results bit for bit."""
     for name, usual in NOT_LIVE.items():
         if getattr(args, name) != usual:
             raise ValueError(f"--{name.replace('_', '-')}: of no use to --live, which knows no plan beforehand")
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace, device: str, machine: gpumem.Machine) -> int:
             options={**USUAL, **own},
         )
         within = _play(program, where, limited, args.iterations)
-    found = _Compared(
+    compared = _Compared(
         where.name,
         machine=args.machine,
         count=args.iterations,
@@ -117,10 +117,10 @@ def run(args: argparse.Namespace, device: str, machine: gpumem.Machine) -> int:
         native=native,
         within=within,
     )
-    print(json.dumps(found.row()) if args.json else found.table())
-    if found.differing:
+    print(json.dumps(compared.row()) if args.json else compared.table())
+    if compared.differing:
         complain("the run within the limit left other bytes than the native one: please report this")
-    return 1 if found.differing else 0
+    return 1 if compared.differing else 0
 
 
 def _model(args: argparse.Namespace, where: Platform) -> _Program:
@@ -183,10 +183,10 @@ class _Played:
 
 def _play(program: _Program, where: Platform, device: runtime.Adaptive, iterations: int) -> _Played:
     inner: Any = getattr(device.environment, "environment", device.environment)
-    outside = OverArrays(inner.scratch) if where.cuda else None
+    state_arrays = OverArrays(inner.scratch) if where.cuda else None
     state = program.state()
     with device:
-        player = TracePlayer.of(program.trace, program.launch(), device, outside)
+        player = TracePlayer.of(program.trace, program.launch(), device, state_arrays)
         player.begin(state)
         for _ in range(iterations):
             player.iteration()
@@ -222,7 +222,7 @@ class _Iteration:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """What came of a program natively and within a limit."""
+    """What came of a program natively and under a memory limit."""
 
     device: str
     machine: str

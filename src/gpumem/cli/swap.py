@@ -68,14 +68,14 @@ def run(args: argparse.Namespace) -> int:
             asked.plan(name, planner)
         last = asked.bound()
     rows = [dict.fromkeys(COLUMNS) | one.row() for one in (*asked.attempts, *last)]
-    if args.out is not None and asked.found:
+    if args.out is not None and asked.plans:
         with out_folder(args.out) as folder:
-            for name, planned in asked.found.items():
+            for name, planned in asked.plans.items():
                 (folder / name).mkdir()
                 planned.write(folder / name, source.name)
             io.write_text(folder / "swap.json", json.dumps(rows, indent=1) + "\n")
     print(json.dumps(rows) if args.json else _table(case, [*sorted(asked.attempts, key=_place), *last]))
-    return 1 if any("error" in row for row in rows) else 0 if asked.found else 3
+    return 1 if any("error" in row for row in rows) else 0 if asked.plans else 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,9 @@ class PlannerRow:
             return [self.planner, why, *[""] * (4 + drawn), "" if self.error else f"{self.seconds:.3f}"]
         after, realised = self.planned.after, self.planned.realised
         sizes = [after.trace.peak_live_bytes, after.placement.height, after.copied(COPY_OUT), after.copied(COPY_IN)]
-        again = human_ns(after.again()[1]) if after.again()[1] else "-"
+        recomputed = human_ns(after.recomputed_ops()[1]) if after.recomputed_ops()[1] else "-"
         costs = [self.planned.overhead, *([realised.median, realised.p95] if realised else [])]
-        return [self.planner, *map(human, sizes), again, *map(percent, costs), f"{self.seconds:.3f}"]
+        return [self.planner, *map(human, sizes), recomputed, *map(percent, costs), f"{self.seconds:.3f}"]
 
     @property
     def note(self) -> str:
@@ -138,7 +138,7 @@ class _Asked:
     attempts: list[PlannerRow] = field(default_factory=list)
 
     @property
-    def found(self) -> dict[str, pipeline.Planned]:
+    def plans(self) -> dict[str, pipeline.Planned]:
         """The plans, by planner."""
         return {one.planner: one.planned for one in self.attempts if one.planned is not None}
 
@@ -148,7 +148,7 @@ class _Asked:
         seconds = PROGRAM if planner.proves and self.seconds is None else self.seconds
         if planner.proves and self.case.pool is None:
             if planner.starts_from:
-                own |= {"start": _start(self.found.values(), swaps_only=planner.starts_from == SWAPS)}
+                own |= {"start": _start(self.plans.values(), swaps_only=planner.starts_from == SWAPS)}
             planner = _noting(planner.with_known(own), proved)
         try:
             with work.within(seconds), work.part(name):
@@ -165,15 +165,15 @@ class _Asked:
         one, begin = PlannerRow(name, self._limit), work.now()
         try:
             with work.part(share=pipeline.PLANNING):
-                found = self.case.solve(planner, options)
+                results = self.case.solve(planner, options)
         except (gpumem.Infeasible, gpumem.NotReached) as stop:
             tell(f"{name}: {stop}")
             return replace(one, seconds=work.now() - begin)
         one = replace(one, seconds=work.now() - begin)
-        planned = self.case.planned(found, self.case.judge(found), name)
+        planned = self.case.planned(results, self.case.judge(results), name)
         if self.check:
             work.tell("checking the plan")
-            planned.verified().checked.told(tell)
+            planned.verified().checked.report_to(tell)
         if self.uncertainty is not None:
             work.tell("drawing durations")
             planned = planned.under(self.uncertainty)
@@ -184,7 +184,7 @@ class _Asked:
         how = {"rounds": ROUNDS} if self.seconds is None else {}
         try:
             with work.within(BOUNDING if self.seconds is None else SHARE * self.seconds), work.part(bound.BOUND):
-                least = bound.certify(self.case, self.found, **how)
+                least = bound.certify(self.case, self.plans, **how)
         except Exception as error:
             return [self._failed(bound.BOUND, error)]
         return [] if least is None else [least]
@@ -203,9 +203,9 @@ def _place(one: PlannerRow) -> tuple[bool, float]:
     return one.planned is None, 0.0 if one.planned is None else one.planned.overhead
 
 
-def _start(found: Collection[pipeline.Planned], *, swaps_only: bool) -> gpumem.Plan | None:
+def _start(results: Collection[pipeline.Planned], *, swaps_only: bool) -> gpumem.Plan | None:
     """The plan of least overhead, which an integer program begins with."""
-    able = [one for one in found if not swaps_only or len(one.plan.swaps) == len(one.plan.decisions)]
+    able = [one for one in results if not swaps_only or len(one.plan.swaps) == len(one.plan.decisions)]
     return min(able, key=lambda one: one.overhead).plan if able else None
 
 
@@ -224,10 +224,10 @@ def _table(case: pipeline.Case, rows: list[PlannerRow | bound.Certified]) -> str
     goal = f"pool of {human(case.pool or 0)} (placed" if pool else f"load limit of {human(case.load or 0)} (capacity"
     planned = [one.planned for one in rows if isinstance(one, PlannerRow) and one.planned is not None]
     drawn = ["as planned", "median", "95 %"] if any(one.realised for one in planned) else ["overhead"]
-    lines = [["planner", "peak load", "footprint", "bytes out", "bytes in", "run again", *drawn, "seconds"]]
+    lines = [["planner", "peak live bytes", "footprint", "bytes out", "bytes in", "recomputed", *drawn, "seconds"]]
     lines += [one.cells(len(drawn)) for one in rows]
     notes = [one.note for one in rows if one.note]
-    about = f"{trace.name}: peak load {human(trace.peak_live_bytes)}, footprint {human(height)}"
+    about = f"{trace.name}: peak live bytes {human(trace.peak_live_bytes)}, footprint {human(height)}"
     warning = unswapped(trace.peak_live_bytes, height, case.pool, case.load)
     table = "\n".join([f"{about}, on {case.machine.name}, {goal} clock)", "", columns(lines), *notes])
     over = "" if pool else _beyond(case.load or 0, [one.placement.height for one in planned])
@@ -245,7 +245,7 @@ def _beyond(limit: int, footprints: list[int]) -> str:
     if len(footprints) == 1:
         those = f"it takes {most}"
     return (
-        f"Overheads are by the load: {show(limit)} of live bytes, wherever they lie.\n"
+        f"Overheads are by the live bytes: {show(limit)} of live bytes, wherever they lie.\n"
         f"As one pool {those} (footprint); --limit plans for a pool."
     )
 

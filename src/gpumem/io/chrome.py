@@ -37,7 +37,7 @@ def events(trace: Trace, timeline: Timeline) -> list[dict[str, Any]]:
         tid = trace.ops.streams.index(op.stream)
         rows.append(_complete(op.name, op.role, tid, start=span.start - zero, end=span.end - zero, args=args))
         time = (span.start - zero) / 1000
-        rows.append({"ph": "C", "name": "device load", "pid": 0, "ts": time, "args": {"bytes": held}})
+        rows.append({"ph": "C", "name": "device live bytes", "pid": 0, "ts": time, "args": {"bytes": held}})
     for tid, host in enumerate(handed, len(trace.ops.streams)):
         for track, span in enumerate(host):
             name, begin = trace.ops.name[span.op], span.start - zero

@@ -36,7 +36,7 @@ def decode(raw: bytes | msgspec.Raw, kind: type[T], where: str) -> T:
     except msgspec.ValidationError as error:
         what, _, place = str(error).rpartition(" - at `$")
         what, place = (what, place.removesuffix("`")) if what else (place, "")
-        problem = f"{what[0].lower()}{what[1:]}{_found(bytes(raw), place)}{_meant(what, kind)}"
+        problem = f"{what[0].lower()}{what[1:]}{_kind_of(bytes(raw), place)}{_meant(what, kind)}"
         raise ValueError(f"{where}{place}: {problem}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where}: {error}{_near(bytes(raw), str(error))}") from None
@@ -49,7 +49,7 @@ def _meant(message: str, kind: object) -> str:
     return meant(key[1], getattr(row, "__struct_fields__", ())) if key else ""
 
 
-def _found(raw: bytes, place: str) -> str:
+def _kind_of(raw: bytes, place: str) -> str:
     """Quote the value at `place`, a path like `[3].reads[0]`, as far as it can be found."""
     try:
         value = json.loads(raw)
@@ -88,10 +88,10 @@ def check_keys(raw: msgspec.Raw, known: Collection[str], where: str) -> None:
     """
     listed = bytes(raw).lstrip()[:1] == b"["
     try:
-        found: Any = msgspec.json.decode(raw, type=list[dict[str, msgspec.Raw]] if listed else dict[str, msgspec.Raw])
+        fields: Any = msgspec.json.decode(raw, type=list[dict[str, msgspec.Raw]] if listed else dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
-    rows: list[dict[str, msgspec.Raw]] = found if listed else [found]
+    rows: list[dict[str, msgspec.Raw]] = fields if listed else [fields]
     plain = {_plain(key): key for key in known}
     others = set[str]().union(*rows).difference(known)
     near = {key: difflib.get_close_matches(_plain(key), plain, 1, NEAR) for key in others}

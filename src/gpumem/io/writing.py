@@ -78,11 +78,11 @@ def write(
 
 def _suffix(path: str | Path) -> str:
     name = Path(path).name.lower()
-    found = next((suffix for suffix in sorted(SUFFIXES, key=len, reverse=True) if name.endswith(suffix)), None)
-    if found is None or name == found:
+    suffix_ = next((suffix for suffix in sorted(SUFFIXES, key=len, reverse=True) if name.endswith(suffix)), None)
+    if suffix_ is None or name == suffix_:
         last = "".join(Path(name).suffixes[-2:] if name.endswith(".gz") else Path(name).suffixes[-1:])
         raise ValueError(f"{path}: suffix {last!r} is unknown; there are {', '.join(SUFFIXES)}{meant(last, SUFFIXES)}")
-    return found
+    return suffix_
 
 
 def _durations(path: str | Path, trace: Trace, machine: Machine | None, duration: Sequence[int] | I64 | None) -> I64:

@@ -152,16 +152,16 @@ def compare_planners(  # noqa: PLR0913  its options are by keyword only
                 own = planner.known(options) | {"planner": name if name in planners else planner}
                 call = partial(plan, trace, machine, pool=pool, load=load, check=False, **own)
                 with work.part(name, 1 / (len(asked) - k)):
-                    one, found, least = _try(name, call)
+                    one, result, least = _try(name, call)
                 tried.append(one)
                 if least > limit:  # whatever the planner
                     needs = least
                     break
-                if found is not None and (overhead is None or found.overhead <= overhead):
-                    if offer is not None and all(found.overhead < one.overhead for one in good.values()):
-                        offer(found)
-                    good[name] = found
-                    if found.overhead <= enough:
+                if result is not None and (overhead is None or result.overhead <= overhead):
+                    if offer is not None and all(result.overhead < one.overhead for one in good.values()):
+                        offer(result)
+                    good[name] = result
+                    if result.overhead <= enough:
                         break
         with work.within(seconds):
             best = _best(good, tried, check)
@@ -173,12 +173,12 @@ def compare_planners(  # noqa: PLR0913  its options are by keyword only
 def _try(name: str, call: Callable[..., Planned]) -> tuple[Attempt, Planned | None, int]:
     """Ask one planner; return what came of it, its plan, and the bytes that it proved to be needed."""
     try:
-        found = call()
+        result = call()
     except (NotReached, Infeasible) as stop:
         return Attempt(name, why=str(stop)), None, stop.needs if isinstance(stop, Infeasible) else 0
     except Exception as error:  # whatever it is, the others have nothing to do with it
         return _failed(name, error), None, 0
-    return Attempt(name, found.overhead), found, 0
+    return Attempt(name, result.overhead), result, 0
 
 
 def _failed(name: str, error: Exception) -> Attempt:
@@ -236,11 +236,11 @@ def smallest_pool(
         work.tell(f"looking for the least limit: {human(pool * MIB)}")
         how: dict[str, Any] = {"planners": planners, "overhead": overhead, "options": options}
         with work.part(share=EACH):
-            found = compare_planners(trace, machine, pool * MIB, enough=inf, check=False, **how)
-        if found.planned is None:
-            low = max(pool, found.needs // MIB)
+            result = compare_planners(trace, machine, pool * MIB, enough=inf, check=False, **how)
+        if result.planned is None:
+            low = max(pool, result.needs // MIB)
         else:
-            high, best = pool, found.planned
+            high, best = pool, result.planned
     return best
 
 
@@ -267,7 +267,7 @@ def asking(
     def ask(trace: Trace, seconds: float | None, offer: Offer) -> tuple[bool, list[str]]:
         given = options if seconds is not None else {**HASTY, **options}
         how: dict[str, Any] = {"planners": planners, "seconds": seconds, "options": given, "check": False}
-        found = compare_planners(trace, machine, load=limit, offer=lambda one: offer(one.plan), **how)
-        return found.planned is not None or bool(found.needs), [f"planner {tried}" for tried in found.tried]
+        result = compare_planners(trace, machine, load=limit, offer=lambda one: offer(one.plan), **how)
+        return result.planned is not None or bool(result.needs), [f"planner {tried}" for tried in result.tried]
 
     return ask

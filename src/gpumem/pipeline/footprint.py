@@ -162,30 +162,30 @@ def by_planners(
     The alignment is CUDA's for a trace with ops, none for a bare instance. A bound that one planner proves holds for
     all.
     """
-    found, unit = [], alignment if alignment is not None else 256 if len(trace.ops) else 1
+    footprints, unit = [], alignment if alignment is not None else 256 if len(trace.ops) else 1
     for k, (name, planner) in enumerate(planners.items(), 1):
         work.step(k - 1, len(planners))
         with work.part(f"{trace.name}: {k} of {len(planners)}: {name}"):
             own = taken(planner, {**options, "progress": work.teller()})
             work.tell("placing")
-            found.append(placed(trace, partial(planner, alignment=unit, **own), name=name))
-        verdict.placed(trace, found[-1].placement)
-    least = max((f.bound for f in found), default=0)
-    return [replace(f, bound=least) for f in found]
+            footprints.append(placed(trace, partial(planner, alignment=unit, **own), name=name))
+        verdict.placed(trace, footprints[-1].placement)
+    least = max((f.bound for f in footprints), default=0)
+    return [replace(f, bound=least) for f in footprints]
 
 
 @strict
 @work.budgeted
 def by_allocators(trace: Trace, allocators: Allocators, progress: work.Progress | None = None) -> list[Footprint]:
     """Replay through each allocator, check and measure."""
-    found = []
+    footprints = []
     for k, (name, make) in enumerate(allocators.items(), 1):
         work.step(k - 1, len(allocators))
         work.tell(f"{trace.name}: {k} of {len(allocators)}: {name}: replaying")
         try:
-            found.append(replayed(trace, make, name=name))
+            footprints.append(replayed(trace, make, name=name))
         except (MemoryError, ValueError) as error:
             kind = MemoryError if isinstance(error, MemoryError) else ValueError
             raise kind(f"{trace.name}: {name}: {error}") from error
-        verdict.placed(trace, found[-1].placement)
-    return found
+        verdict.placed(trace, footprints[-1].placement)
+    return footprints

@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Case(Shown):
-    """A trace to plan for, its placement and timeline without a plan, and a limit of the pool, of the load, or both."""
+    """A trace to plan for, its placement and timeline without a plan, and limits of the pool and the live bytes."""
 
     trace: Trace
     machine: Machine
@@ -114,7 +114,7 @@ class Case(Shown):
             return at_load(self.trace, self.load, swap=plan(), pool=place)
         swap, pool = QUICK
         quick = _hurried(partial(self.place, **taken(self.place, pool)), share)
-        again = record.has("placed")
+        placed_too = record.has("placed")
         fit = partial(in_pool, self.trace, self.pool, pool=quick, load_limit=self.load)
         if robust := given.get("robust"):
             plain = partial(self._solved, record.with_known({"robust": 0.0}), {**options, "robust": 0.0})
@@ -123,13 +123,13 @@ class Case(Shown):
         if first is not None and (self.judge(first).makespan <= self.line.makespan or work.over()):
             return first
         try:
-            own = fit(swap=plan(placed=True, **swap) if again else plan())
+            own = fit(swap=plan(placed=True, **swap) if placed_too else plan())
         except NotReached:
             if first is None:
                 raise
         else:
-            first = own if first is None else min(first, own, key=lambda found: self.judge(found).makespan)
-        if not again:
+            first = own if first is None else min(first, own, key=lambda combined: self.judge(combined).makespan)
+        if not placed_too:
             return first
         return refine_limit(
             self.trace,
@@ -146,10 +146,10 @@ class Case(Shown):
         with work.part(share=0.5):
             estimated = plain()
         try:
-            found = robust()
+            combined = robust()
         except NotReached:
             return estimated
-        least, makespan = (self.judge(one).makespan for one in (estimated, found))
+        least, makespan = (self.judge(one).makespan for one in (estimated, combined))
         if makespan > least + PRICE * self.line.makespan:
             return estimated
 
@@ -158,7 +158,7 @@ class Case(Shown):
             assert drawn is not None
             return drawn.p95
 
-        return min(found, estimated, key=cost)
+        return min(combined, estimated, key=cost)
 
     def _begun(self, planner: Planner, fit: Callable[..., Combined]) -> Combined | None:
         """The best that those make of the pool whose plans a search begins with, or nothing.
@@ -173,31 +173,31 @@ class Case(Shown):
                 with suppress(NotReached):
                     at_most = call(self.trace, limit).apply(self.trace)
                     if simulate(at_most, self.machine, capacity=limit).makespan < shortest:
-                        found = fit(swap=call)
-                        if (makespan := self.judge(found).makespan) < shortest:
-                            best, shortest = found, makespan
+                        combined = fit(swap=call)
+                        if (makespan := self.judge(combined).makespan) < shortest:
+                            best, shortest = combined, makespan
                 if shortest <= self.line.makespan:
                     break
         return best
 
-    def judge(self, found: Combined) -> Timeline:
+    def judge(self, combined: Combined) -> Timeline:
         """Run what was planned by the clock that the limit asks for."""
         with self_check():
             if self.load is not None:
-                if found.trace.peak_live_bytes > self.load:
-                    oracles.budget(found.trace, self.load)
-                return simulate(found.trace, self.machine, capacity=self.load)
-            return simulate(found.trace, self.machine, found.placement)
+                if combined.trace.peak_live_bytes > self.load:
+                    oracles.budget(combined.trace, self.load)
+                return simulate(combined.trace, self.machine, capacity=self.load)
+            return simulate(combined.trace, self.machine, combined.placement)
 
     @strict
-    def planned(self, found: Combined, judged: Timeline, planner: str, score: str = "") -> Planned:
+    def planned(self, combined: Combined, judged: Timeline, planner: str, score: str = "") -> Planned:
         """Put together what was found, not checked yet."""
-        placed = judged if self.load is None else simulate(found.trace, self.machine, found.placement)
+        placed = judged if self.load is None else simulate(combined.trace, self.machine, combined.placement)
         at = None if self.load is not None else self.placement
-        base = baseline(self.trace, self.machine, found.trace, at, known=self.line)
-        before, after = Run(self.trace, self.placement, base), Run(found.trace, found.placement, judged)
-        limits = self.pool, self.load, found.load_limit
-        return Planned(found.plan, self.machine, before, after, placed, *limits, planner, score)
+        base = baseline(self.trace, self.machine, combined.trace, at, known=self.line)
+        before, after = Run(self.trace, self.placement, base), Run(combined.trace, combined.placement, judged)
+        limits = self.pool, self.load, combined.load_limit
+        return Planned(combined.plan, self.machine, before, after, placed, *limits, planner, score)
 
 
 def _hurried(call: Callable[..., T], share: float) -> Callable[..., T]:
@@ -237,9 +237,9 @@ def plan(  # noqa: PLR0913  its options are by keyword only
         A machine, or the name of a preset.
     pool, load : int or str, optional
         Bytes, or a text such as `"300MiB"` or `"70%"` (of the peak live bytes). `pool` is the size of the pool, and the
-        address-aware simulation judges. `load` is the papers' limit, of the load, and the byte-counting simulation
-        judges. With both, the pool must fit and the byte-counting simulation judges; with neither, the pool is what the
-        machine has available.
+        address-aware simulation judges. `load` is the papers' limit, of the live bytes, and the byte-counting
+        simulation judges. With both, the pool must fit and the byte-counting simulation judges; with neither,
+        the pool is what the machine has available.
     planner : str or callable
         A name in `swap.PLANNERS`, or `module:name` of one of your own; a record such as `swap.Search(effort=0.1)`, or
         any function `planner(trace, machine, limit, *, options) -> Plan`.
@@ -313,8 +313,8 @@ def plan(  # noqa: PLR0913  its options are by keyword only
 
     with blamed(planner=call, placer=placer):
         with work.part(share=PLANNING):
-            score, found, judged = cheapest(scores, solve, case.judge, least=case.line.makespan)
-        planned = case.planned(found, judged, name, score)
+            score, combined, judged = cheapest(scores, solve, case.judge, least=case.line.makespan)
+        planned = case.planned(combined, judged, name, score)
         if check:
             work.tell("checking the plan")
             planned = planned.verified()
@@ -340,7 +340,7 @@ def _options(planner: Planner, name: str, options: dict[str, Any], whole: int) -
     """The planner's own options, checked; others are refused."""
     for option in options:
         if not planner.has(option):
-            limits = "; pool= limits the pool, load= the load" if option == "limit" else ""
+            limits = "; pool= limits the pool, load= the live bytes" if option == "limit" else ""
             known = {**planner.declared(), **plan.__annotations__}
             raise ValueError(f"{option}: {name} has no such option{limits or meant(option, known)}")
     if "threshold" in options:

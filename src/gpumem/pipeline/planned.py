@@ -45,7 +45,7 @@ class Planned(Shown):
     pool, load : int, optional
         Bytes that were asked for.
     load_limit : int
-        Bytes that the load was brought down to: `load`, or less where only that could be placed in the pool.
+        Bytes that the live bytes was brought down to: `load`, or less where only that could be placed in the pool.
     planner, score : str
         Names; no score where the planner has none.
     checked : Checked
@@ -114,11 +114,15 @@ class Planned(Shown):
     def _repr_html_(self) -> str:
         runs, out = (self.before, self.after), [human(run.copied(COPY_OUT)) for run in (self.before, self.after)]
         rows = [
-            ["peak load", *(human(run.trace.peak_live_bytes) for run in runs)],
+            ["peak live bytes", *(human(run.trace.peak_live_bytes) for run in runs)],
             ["footprint", *(human(run.placement.height) for run in runs)],
             ["iteration", *(human_ns(run.timeline.makespan) for run in runs)],
             ["copied out", *out],
-            *([["run again", *(human_ns(run.again()[1]) for run in runs)]] if self.after.again()[0] else []),
+            *(
+                [["recomputed", *(human_ns(run.recomputed_ops()[1]) for run in runs)]]
+                if self.after.recomputed_ops()[0]
+                else []
+            ),
             ["overhead", "", percent(self.overhead)],
         ]
         return table(repr(self), rows, ["", "before", "after"])
@@ -137,8 +141,8 @@ class Planned(Shown):
             "ratio": [run.placement.ratio(run.trace) for run in runs.values()],
             "copied_out_bytes": [run.copied(COPY_OUT) for run in runs.values()],
             "copied_in_bytes": [run.copied(COPY_IN) for run in runs.values()],
-            "reruns": [run.again()[0] for run in runs.values()],
-            "recompute_ns": [run.again()[1] for run in runs.values()],
+            "recomputed_ops": [run.recomputed_ops()[0] for run in runs.values()],
+            "recompute_ns": [run.recomputed_ops()[1] for run in runs.values()],
             "makespan_ns": [run.timeline.makespan for run in runs.values()],
         }
         for cause in self.after.timeline.stalls:
@@ -150,7 +154,7 @@ class Planned(Shown):
     def row(self) -> dict[str, object]:
         """Return all figures for programs: bytes, nanoseconds, `overhead` as a fraction.
 
-        `swaps` and `recomputed` count gaps; `reruns` the recomputed ops, `recompute_ns` their time in an
+        `swaps` and `recomputed` count gaps; `recomputed_ops` the ops, `recompute_ns` their time in an
         iteration; `held` and `tails` the `Hold` decisions, which keep values for recomputations, or drop dead tails.
         `limit` is the size of the pool, if one was asked for, `score` empty where the planner has none.
         """
@@ -199,9 +203,9 @@ class Planned(Shown):
             f"{trace.name}: {trace.n} ops, {len(trace.buffers)} buffers, on {self.machine.name}, {goal}",
             "",
             f"{'':26}{'before':>14}{'after':>14}{'change':>10}",
-            versus("peak load", trace.peak_live_bytes, after.trace.peak_live_bytes, human),
+            versus("peak live bytes", trace.peak_live_bytes, after.trace.peak_live_bytes, human),
             versus("footprint", before.placement.height, after.placement.height, human),
-            f"{'competitive ratio':26}{ratios}",
+            f"{'fragmentation ratio':26}{ratios}",
             versus(f"iteration ({self.clock} clock)", before.timeline.makespan, after.timeline.makespan, human_ns),
             "",
             *self.summary(),
@@ -224,7 +228,7 @@ class Planned(Shown):
         """
         placed = self.load is None
         placements = (self.before.placement, self.placement) if placed else None
-        found = realised(
+        spread = realised(
             self.before.trace,
             self.trace,
             self.machine,
@@ -233,7 +237,7 @@ class Planned(Shown):
             capacity=self.load,
             draws=draws,
         )
-        return replace(self, realised=found)
+        return replace(self, realised=spread)
 
     @strict
     @work.budgeted

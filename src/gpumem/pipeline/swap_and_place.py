@@ -77,7 +77,7 @@ def in_pool(
     Raises
     ------
     Infeasible
-        Even the load cannot come down to `limit`.
+        Even the live bytes cannot come down to `limit`.
     NotReached
         No load limit that the planner reaches gives a placement that fits (`reached`: the lowest height).
 
@@ -101,9 +101,9 @@ def in_pool(
     steps, fits = _Steps(behind=max((top - 1) // step, 0) + 1), None
     while (k := steps.next()) is not None and not (lowest < FAR and work.over()):
         lower = top - k * step if k else limit_of_load
-        work.tell(f"trying a load limit of {lower / max(trace.peak_live_bytes, 1):.1%} of the peak load")
+        work.tell(f"trying a load limit of {lower / max(trace.peak_live_bytes, 1):.1%} of the peak live bytes")
         try:
-            found = at_load(trace, lower, swap=swap, pool=pool)
+            combined = at_load(trace, lower, swap=swap, pool=pool)
         except (NotReached, Infeasible) as stop:
             if lowest == FAR:
                 raise
@@ -111,8 +111,8 @@ def in_pool(
             # One that gives up above what it has reached was late, or the plans are not monotone: on below it.
             steps.unreached(k) if fits is None else steps.too_much(k)
             continue
-        if (height := found.placement.height) <= limit:
-            fits = found
+        if (height := combined.placement.height) <= limit:
+            fits = combined
             steps.enough(k)
         else:
             lowest = min(lowest, height)
@@ -200,14 +200,16 @@ def refine_limit(
             if shortest <= least or work.over():
                 return best
             load_limit = min(first.load_limit + level * step, limit)
-            work.tell(f"refining at a load limit of {load_limit / max(trace.peak_live_bytes, 1):.1%} of the peak load")
+            work.tell(
+                f"refining at a load limit of {load_limit / max(trace.peak_live_bytes, 1):.1%} of the peak live bytes"
+            )
             try:
-                found = at_load(trace, load_limit, swap=swap, pool=pool)
+                combined = at_load(trace, load_limit, swap=swap, pool=pool)
             except (NotReached, Infeasible):
                 continue
-            if found.placement.height <= limit:
-                if (makespan := judge(found).makespan) < shortest:
-                    best, shortest = found, makespan
+            if combined.placement.height <= limit:
+                if (makespan := judge(combined).makespan) < shortest:
+                    best, shortest = combined, makespan
                 break
     return best
 
@@ -224,17 +226,17 @@ def cheapest(
     Infeasible, NotReached
         No way gets to the limit: what the one that came closest raised.
     """
-    ways: list[tuple[str, Combined, Timeline]] = []
+    candidates: list[tuple[str, Combined, Timeline]] = []
     stops: list[NotReached] = []
     for name in names:
         try:
-            found = solve(name)
+            combined = solve(name)
         except NotReached as stop:
             stops.append(stop)
             continue
-        ways.append((name, found, judge(found)))
-        if ways[-1][2].makespan <= least:
+        candidates.append((name, combined, judge(combined)))
+        if candidates[-1][2].makespan <= least:
             break
-    if not ways:
+    if not candidates:
         raise min(stops, key=lambda stop: stop.reached)
-    return min(ways, key=lambda way: way[2].makespan)
+    return min(candidates, key=lambda way: way[2].makespan)

@@ -260,7 +260,7 @@ class Machine(Shown):
         """
         each = np.rint(np.where(trace.ops.copies, self.copy_host_ns, self.host_ns))
         if each.sum() >= MAX_NS:
-            raise ValueError(f"machine {self.name!r}: to hand over {trace.n} ops takes too long to count in ns")
+            raise ValueError(f"machine {self.name!r}: to launch {trace.n} ops takes too long to count in ns")
         return each.astype(np.int64)
 
 

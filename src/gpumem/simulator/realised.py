@@ -113,10 +113,10 @@ def realised(
     median 2.11%, 95th percentile 7.24% of 20 draws
     """
     at_least(1, draws=draws)
-    found = _overheads(
+    spread = _overheads(
         trace, planned, machine, uncertainty=uncertainty, placements=placements, capacity=capacity, draws=draws
     )
-    return Realised(uncertainty, np.fromiter(found, np.float64, draws))
+    return Realised(uncertainty, np.fromiter(spread, np.float64, draws))
 
 
 def _overheads(

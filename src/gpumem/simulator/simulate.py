@@ -151,7 +151,7 @@ def baseline(
     planned : Trace
         The rewritten one.
     known : Timeline, optional
-        What `simulate(trace, machine, placement)` gave: returned where it has the host of `planned`, not run again.
+        What `simulate(trace, machine, placement)` gave: returned where it has the host of `planned`, not be recomputed.
 
     Examples
     --------
@@ -174,10 +174,12 @@ def _check(trace: Trace, placement: Placement | None, capacity: int | None, iter
     if capacity is None:
         return
     if placement is not None:
-        raise ValueError("simulate: give a placement (placed clock) or a capacity (capacity clock), not both")
+        raise ValueError(
+            "simulate: give a placement (address-aware simulation) or a capacity (byte-counting simulation), not both"
+        )
     op, load = trace.peak
     if load > capacity:
-        raise ValueError(f"op {op}: the load is {human(load)}, the capacity {human(capacity)}")
+        raise ValueError(f"op {op}: the live bytes is {human(load)}, the capacity {human(capacity)}")
 
 
 def _mean(total: int, count: int) -> int:

@@ -16,9 +16,9 @@ than `limit` bytes whatever is swapped or dropped, `NotReached` where it gives u
 live bytes that it got to), and `ValueError` for a limit below 1 or an option that is none.
 
 A planner is a record (`PlannerRecord`): its options are fields, checked when it is made; `planner_of` makes one of any
-name, `module:name` or function. `propose` returns a `Proposal`: the plan, its time by the capacity clock, and what is
-proved. Planners that prove are integer programs: they take a plan to `start` with and a certified least time, `bound`;
-without `seconds` they do a fixed amount of work. An interrupt carries a note that says how far they got.
+name, `module:name` or function. `propose` returns a `Proposal`: the plan, its time by the byte-counting simulation, and
+what is proved. Planners that prove are integer programs: they take a plan to `start` with and a certified least time,
+`bound`; without `seconds` they do a fixed amount of work. An interrupt carries a note that says how far they got.
 """
 
 from typing import TYPE_CHECKING

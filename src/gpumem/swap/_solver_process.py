@@ -57,6 +57,6 @@ def _hear(questions_in: BinaryIO, questions: SimpleQueue[Any]) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks hears it, and ends this process
-    mine = os.fdopen(os.dup(1), "wb")
+    own_stdout = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    serve(sys.stdin.buffer, mine)
+    serve(sys.stdin.buffer, own_stdout)

@@ -39,7 +39,7 @@ class Bound(Shown):
         Bytes, without swapping.
     breakpoints : int
         How many the last program had; 0 where the bound is static: what some op holds whatever is swapped.
-    settled : bool
+    has_converged : bool
         Whether finer breakpoints had stopped to change the bound. If not, it is valid but may be loose.
     """
 
@@ -47,12 +47,15 @@ class Bound(Shown):
     stall_ns: int
     peak_live_bytes: int
     breakpoints: int
-    settled: bool
+    has_converged: bool
 
     def _facts(self) -> Facts:
         part = self.limit / self.peak_live_bytes if self.peak_live_bytes else 0.0
-        facts = {"limit": f"{human(self.limit)} ({percent(part)} of the peak load)", "stall": human_ns(self.stall_ns)}
-        return facts | {"settled": "yes" if self.settled else "no, it may be loose"}
+        facts = {
+            "limit": f"{human(self.limit)} ({percent(part)} of the peak live bytes)",
+            "stall": human_ns(self.stall_ns),
+        }
+        return facts | {"has_converged": "yes" if self.has_converged else "no, it may be loose"}
 
 
 @strict
@@ -89,12 +92,12 @@ def zero_stall_limit(
 
     Notes
     -----
-    What is bounded: the limit of the capacity clock, for plans of `Swap` decisions (recomputations and operator
-    variants may go below), in any steady state whose mean iteration equals the unswapped one's.
+    What is bounded: the limit of the byte-counting simulation, for plans of `Swap` decisions (recomputation and
+    operator variants may go below), in any steady state whose mean iteration equals the unswapped one's.
 
     Why it is valid. With one compute stream, an iteration that takes no longer leaves every op at its time.
-    The capacity clock hands out at most `limit` bytes at any moment; a buffer has them while it is used, while
-    it is copied out and from the start of its copy-in on. So at the start and the end of every op, what is
+    The byte-counting simulation gives out at most `limit` bytes at any moment; a buffer has them while it is used,
+    while it is copied out and from the start of its copy-in on. So at the start and the end of every op, what is
     held without swapping, less what is off the device then, is at most `limit`. A buffer is off the device at most in
     the part that was copied out by then, and at most in the part that is copied in afterwards (`O` and `I` in
     `program`), and an engine copies for no longer than time passes. Each relaxation can only lower the bound: fractions
@@ -115,7 +118,7 @@ def zero_stall_limit(
     >>> from gpumem.io import bundled
     >>> trace = bundled("mlp3")
     >>> bound = zero_stall_limit(trace, Machine.named("gtx1080ti"))
-    >>> round(bound.limit / bound.peak_live_bytes, 3), bound.settled
+    >>> round(bound.limit / bound.peak_live_bytes, 3), bound.has_converged
     (0.998, True)
     """
     peak, least = trace.peak_live_bytes, static_floor(trace)[1]
@@ -123,7 +126,7 @@ def zero_stall_limit(
         return Bound(least, 0, peak, 0, False)
     refined = refine(relax(trace, machine, stalls=False), peak, None, rounds, size)
     limit = ceil(refined.dual * peak * (1 - SAFETY))
-    return Bound(min(max(least, limit), peak), 0, peak, _count(refined), refined.settled)
+    return Bound(min(max(least, limit), peak), 0, peak, _count(refined), refined.has_converged)
 
 
 def _count(refined: Refined) -> int:
@@ -152,7 +155,7 @@ def least_stall(  # noqa: PLR0913  options of a public function, keyword-only
     recompute : bool
         Whether plans may recompute values (`Recompute` and `Hold` beside `Swap`), by the trace's own operators.
     placed : bool
-        Whether the limit is of a pool, so that the placed clock judges.
+        Whether the limit is of a pool, so that the address-aware simulation judges.
 
     Notes
     -----
@@ -197,4 +200,4 @@ def least_stall(  # noqa: PLR0913  options of a public function, keyword-only
         return Bound(limit, 0, peak, 0, peak <= limit)
     fluid = relax(trace, machine, stalls=True, recompute=recompute)
     refined = refine(fluid, peak, limit, rounds, size)
-    return Bound(limit, max(floor(refined.dual * (1 - SAFETY) + 1e-6), 0), peak, _count(refined), refined.settled)
+    return Bound(limit, max(floor(refined.dual * (1 - SAFETY) + 1e-6), 0), peak, _count(refined), refined.has_converged)

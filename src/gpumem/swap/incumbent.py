@@ -35,7 +35,7 @@ def as_it_is(trace: Trace, machine: Machine, limit: int) -> Proposal:
 
 @dataclass(slots=True, eq=False)
 class Incumbent:
-    """The best plan by the capacity clock, and `bound`, ns that no iteration is below; `gap`: what is close enough."""
+    """The best plan by simulated time, and `bound`, ns that no iteration is below; `gap`: what is close enough."""
 
     trace: Trace
     machine: Machine
@@ -70,7 +70,7 @@ class Incumbent:
         return self.judge.best is not None and self.makespan - self.lower_bound <= self.gap * self.makespan
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The best plan's time, what no plan is below, and the gap."""
         least = f"at least {human_ns(self.lower_bound)}"
         if self.judge.best is None:
@@ -84,7 +84,7 @@ class Incumbent:
         try:
             yield
         except KeyboardInterrupt as stop:
-            stop.add_note(f"{self.trace.name}: {self.told}")
+            stop.add_note(f"{self.trace.name}: {self.summary}")
             raise
 
     def proposal(self) -> Proposal:

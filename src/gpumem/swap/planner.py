@@ -40,7 +40,7 @@ SWAPS, PLANS = "swaps", "plans"  # what a planner starts from
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Proposal(Shown):
-    """A plan, how long its iteration takes by the capacity clock, and what no plan of its kind can beat.
+    """A plan, how long its iteration takes by the byte-counting simulation, and what no plan of its kind can beat.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ class PlannerRecord:
         return type(self)
 
     @strict
-    def lowest(self, trace: Trace, machine: Machine, **told: Any) -> tuple[Plan, int]:
+    def lowest(self, trace: Trace, machine: Machine, **options: Any) -> tuple[Plan, int]:
         """Return a plan for the lowest limit that costs nothing, and that limit."""
         raise ValueError(f"{self.name}: it plans for a limit, and looks for none")
 

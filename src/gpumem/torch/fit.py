@@ -147,10 +147,10 @@ def fit(  # noqa: PLR0913  public: a keyword for each question
     if largest and batch is not None:
         raise ValueError(f"batch: {batch}: with largest, batches are tried; leave one of the two out")
     with work.within(progress=progress):
-        found = asked.largest() if largest else asked.at(batch)
-    if uncertainty is None or found.planned is None:
-        return found
-    return replace(found, planned=found.planned.under(uncertainty))
+        result = asked.largest() if largest else asked.at(batch)
+    if uncertainty is None or result.planned is None:
+        return result
+    return replace(result, planned=result.planned.under(uncertainty))
 
 
 Step = tuple[Trace, Requirement, Captured]  # with workspaces; what it takes; what was captured
@@ -182,14 +182,14 @@ class _Asked:
             work.tell("capturing" + ("" if batch is None else f" at batch {batch}"))
             machine = self.machine
             with of_size(machine.name, machine.capacity - context_of(machine), machine.capacity):
-                found = record(
+                result = record(
                     self.make, self.device, batch=batch, chunk=self.chunk, assume=self.assume, name=self.name
                 )
             rule, words = self.rule, (convolving.FASTEST, convolving.NONE)
             if isinstance(rule, str) and rule not in words:
-                rule = amount(rule, found.trace.peak_live_bytes, "workspaces", least=0)
-            worked = convolving.add(machine.timed(found.trace), rule=rule)
-            self.captured[batch] = worked, requirement(found.trace, worked), found
+                rule = amount(rule, result.trace.peak_live_bytes, "workspaces", least=0)
+            worked = convolving.add(machine.timed(result.trace), rule=rule)
+            self.captured[batch] = worked, requirement(result.trace, worked), result
         return self.captured[batch]
 
     def limit(self, peak: int) -> int:
@@ -200,13 +200,13 @@ class _Asked:
             return has
         limit = amount(self.bytes, peak, "limit")
         if limit > has:
-            told = f"{human(has)} beside a context of {human(context)}"
-            raise ValueError(f"limit: {human(limit)} is more than a {self.machine.name} has: {told}")
+            available = f"{human(has)} beside a context of {human(context)}"
+            raise ValueError(f"limit: {human(limit)} is more than a {self.machine.name} has: {available}")
         return limit
 
     def at(self, batch: int | None) -> Fit:
         """Answer for one batch."""
-        trace, taken, found = self.capture(batch)
+        trace, taken, result = self.capture(batch)
         limit = self.limit(taken.live)
         base = simulate(trace, self.machine)
         answer = Fit(
@@ -219,8 +219,8 @@ class _Asked:
             base.makespan,
             overhead=self.overhead,
             seconds=self.seconds,
-            notes=found.notes,
-            assumptions=found.assumptions,
+            notes=result.notes,
+            assumptions=result.assumptions,
             sizable=self.sizable,
         )
         if answer.fits:
@@ -256,28 +256,28 @@ class _Asked:
         limit = self.limit(0)
 
         def fits(batch: int) -> bool:
-            return (found := self.tried(batch)) is not None and found[1].reserved <= limit
+            return (result := self.tried(batch)) is not None and result[1].reserved <= limit
 
         def fits_planned(batch: int) -> bool:
-            if (found := self.tried(batch)) is None or fits(batch):
-                return found is not None
+            if (result := self.tried(batch)) is None or fits(batch):
+                return result is not None
             any_plan = {"planners": self.any_of, "enough": inf, "seconds": EACH, "check": False}
-            planned = self.plan(found[0], limit, **any_plan).planned
+            planned = self.plan(result[0], limit, **any_plan).planned
             if planned is not None:
                 self.planned[batch] = planned
             return planned is not None
 
         plain = largest_of(fits, self.start())
         planned = largest_of(fits_planned, max(plain, 1))
-        found = Largest(plain, planned, tuple(self.failed.values()))
+        result = Largest(plain, planned, tuple(self.failed.values()))
         smallest = min(batch for batch in self.captured if batch is not None)
-        return self.at(planned or smallest).with_(largest=found)
+        return self.at(planned or smallest).with_(largest=result)
 
     @property
     def any_of(self) -> list[str]:
         """The planners where any plan will do: those that take little time first, whose plans a search begins with."""
-        mine = {*self.planners, *(QUICK if {*BEST} <= {*self.planners} else ())}
-        return [*(name for name in QUICK if name in mine), *(name for name in self.planners if name not in QUICK)]
+        wanted = {*self.planners, *(QUICK if {*BEST} <= {*self.planners} else ())}
+        return [*(name for name in QUICK if name in wanted), *(name for name in self.planners if name not in QUICK)]
 
     def tried(self, batch: int) -> Step | None:
         """What was captured at a batch; None where the step cannot be recorded at it, which is kept in mind."""

@@ -171,7 +171,7 @@ class Fit(Shown):
             "reserved": self.need.reserved,
             "makespan_ns": self.makespan,
             "plan": None if planned is None else planned.row(),
-            "modules": [asdict(handled) | {"when": handled.told} for handled in self.handled],
+            "modules": [asdict(handled) | {"when": handled.phases} for handled in self.handled],
             "tried": [{"planner": t.planner, "overhead": t.overhead, "why": t.why} for t in self.tried],
             "least_limit": None if least is None else least.pool,
             "least_overhead": None if least is None else least.overhead,
@@ -204,12 +204,12 @@ class Fit(Shown):
     def _lines(self) -> Iterator[str]:
         need, machine = self.need, self.machine
         kinds = ", ".join(f"{kind} {human(size)}" for kind, size in need.kinds[:4])
-        told = "as the machine says" if machine.reserved else "assumed"
+        source = "as the machine says" if machine.reserved else "assumed"
         yield _line("live at the peak", human(need.live), kinds)
         yield _line("reserved for that", human(need.tensors), "PyTorch's caching allocator, replayed")
         yield _line("workspaces", f"+ {human(need.workspaces)}", "of convolutions, by their fastest algorithms")
         yield _line("limit", human(self.limit), "for all of that")
-        yield _line("context", human(self.context), f"beside the limit, {told}")
+        yield _line("context", human(self.context), f"beside the limit, {source}")
         known = (self.trace.ops.duration != UNKNOWN).all()
         clock = "of measured ops" if known else f"estimated, by the roofline of {machine.name}"
         yield _line("iteration", human_ns(self.makespan), clock)
@@ -273,11 +273,11 @@ class Fit(Shown):
         sized = [] if self.batch is None else ["--batch", str(self.batch)]
         bound = [] if self.overhead is None else ["--overhead", f"{self.overhead * 100:g}%"]
         limit = [] if self.limit == self._headroom else ["--limit", _typed(self.limit)]
-        told = [] if self.seconds == SECONDS else ["--seconds", f"{self.seconds:g}"]
+        source = [] if self.seconds == SECONDS else ["--seconds", f"{self.seconds:g}"]
         if self.fits and self.sizable and self.largest is None and written is None:
             return typed(*command, *limit, *bound, "--largest")
         if self.planned is not None and written is None:
-            return typed(*command, *sized, *limit, *bound, *told, "--out", "planned")
+            return typed(*command, *sized, *limit, *bound, *source, "--out", "planned")
         if self.planned is not None and self.planned.plan.decisions and written is not None:
             keywords = {"plan": written, "chunk": chunk, "device": None if device == "meta" else device}
             how = "".join(f', {name}="{value}"' for name, value in keywords.items() if value is not None)
@@ -288,7 +288,7 @@ class Fit(Shown):
             return typed(*command, *sized, *limit, *bound, "--seconds", f"{self._longer:g}")
         pool = self.limit if self.least is None else self.least.pool or 0
         if pool <= self._headroom:
-            return typed(*command, *sized, "--limit", _typed(pool), *bound, *told)
+            return typed(*command, *sized, "--limit", _typed(pool), *bound, *source)
         if larger := [m for m in PRESETS.values() if m.available - self.context >= pool]:
             command[-1] = min(larger, key=lambda m: m.capacity).name
             return typed(*command, *sized, *bound)

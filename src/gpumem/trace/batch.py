@@ -100,16 +100,16 @@ def _growth(buffers: Buffers, factor: float, batch: int | None) -> tuple[Bool, t
     grows = np.array([kind in PER_SAMPLE for kind in buffers.kind], np.bool_)
     if buffers.shape is None:
         return grows, None
-    found = list(buffers.shape)
+    shape_ = list(buffers.shape)
     one = batch or _first_of_inputs(buffers)
     for buffer in np.flatnonzero(grows).tolist():
         if shape := buffers.shape[buffer]:
             at = _dimension(shape, one)
             grows[buffer] = batch is None or at is not None
-            found[buffer] = _longer(shape, factor, at) if grows[buffer] else shape
+            shape_[buffer] = _longer(shape, factor, at) if grows[buffer] else shape
         elif shape == ():
             grows[buffer] = batch is None
-    return grows, tuple(found)
+    return grows, tuple(shape_)
 
 
 @strict
@@ -137,10 +137,10 @@ def _dimension(shape: Shape, batch: int) -> int | None:
     """The first dimension that is the batch, or else the first that is a multiple of it."""
     if not batch:
         return None
-    found = [axis for axis, extent in enumerate(shape) if extent == batch] or [
+    shape_ = [axis for axis, extent in enumerate(shape) if extent == batch] or [
         axis for axis, extent in enumerate(shape) if extent and extent % batch == 0
     ]
-    return found[0] if found else None
+    return shape_[0] if shape_ else None
 
 
 def _longer(shape: Shape, factor: float, at: int | None) -> Shape | None:
@@ -208,8 +208,8 @@ def largest(holds: Callable[[int], bool], start: int, *, exact: bool = False) ->
             return MOST
         above = min(low + FINE, place_of(MOST))
         low, high = (above, 0) if holds(batch_of(above)) else (low, above)
-    found = batch_of(_last(lambda place: holds(batch_of(place)), low, high))
-    return _last(holds, found, found + step_at(found)) if exact and found else found
+    shape_ = batch_of(_last(lambda place: holds(batch_of(place)), low, high))
+    return _last(holds, shape_, shape_ + step_at(shape_)) if exact and shape_ else shape_
 
 
 def _last(holds: Callable[[int], bool], low: int, high: int) -> int:

@@ -143,7 +143,7 @@ class Buffers(Shown):
         rows = {"bytes": self.size, "start": self.start, "end": self.end, "persistent": self.persistent, "space": space}
         more: dict[str, Any] = {"kind": self.kind, "of": self.of, "name": self.name}
         more |= {what: list(getattr(self, what)) for what in ("shape", "dtype") if getattr(self, what) is not None}
-        return frame(rows | more, index="buffer", absent=UNKNOWN, among=["of"])
+        return frame(rows | more, index="buffer", absent=UNKNOWN, integers=["of"])
 
     def __len__(self) -> int:
         return len(self.size)

@@ -34,7 +34,7 @@ def statistics_by_kind(kind: Sequence[str], ops: Ops) -> Csr:
     result = np.array([entry not in (STATISTICS, WORKSPACE) for entry in kind], np.bool_)
     beside[ops.writes.rows()[result[ops.writes.idx]]] = True
     chosen = (ops.reads, kept[ops.reads.idx]), (ops.writes, written)
-    read, write = (rows.rows()[mine] * count + rows.idx[mine] for rows, mine in chosen)
+    read, write = (rows.rows()[own] * count + rows.idx[own] for rows, own in chosen)
     both = np.intersect1d(read, write)
     op, buffer = np.divmod(both, count)
     return Csr.grouped(op[beside[op]], buffer[beside[op]], len(ops))

@@ -92,8 +92,8 @@ def tails(whole: Trace, short: Trace, limit: int) -> list[int]:
     ([0, 1], [])
     """
     over, n = whole.live_bytes() > limit, whole.n
-    found = np.flatnonzero(short.buffers.end < whole.buffers.end).tolist()
-    spans = zip(found, short.buffers.end[found].tolist(), whole.buffers.end[found].tolist())
+    shorter = np.flatnonzero(short.buffers.end < whole.buffers.end).tolist()
+    spans = zip(shorter, short.buffers.end[shorter].tolist(), whole.buffers.end[shorter].tolist())
     return [buffer for buffer, lo, hi in spans if over[np.arange(lo, hi) % n].any()]
 
 

@@ -52,7 +52,7 @@ class Ops(Shown):
     (bytes, for a roofline); `role` (index into `ROLES`); `of` (index in the recorded file, -1 for copies);
     `rng` (draws random numbers; a recomputation draws the same ones again); `statistics` (buffer ids, CSR: what the op
     keeps account of, and no other of its outputs depends on; None: by kind, see `Trace.statistics`); `host` (index into
-    `hosts`: the host thread that hands the op over), `blocking` (that thread waits for the op, see
+    `hosts`: the host thread that launches the op), `blocking` (that thread waits for the op, see
     `gpumem.simulator.simulate`); `attributes` (of the op, as a convolution's stride) and `module` (where it stands in
     the model), None where no op of the trace has any.
     """
@@ -191,7 +191,7 @@ class Ops(Shown):
             "blocking": self.blocking,
         }
         rows |= {c: list(getattr(self, c)) for c in ("attributes", "module") if getattr(self, c) is not None}
-        return frame(rows, index="op", absent=UNKNOWN, among=["duration_ns", "of"])
+        return frame(rows, index="op", absent=UNKNOWN, integers=["duration_ns", "of"])
 
     def __len__(self) -> int:
         return len(self.name)

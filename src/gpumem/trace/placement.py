@@ -52,7 +52,7 @@ class Placement(Shown):
 
     def to_pandas(self) -> DataFrame:
         """Return a table with a row a buffer: `offset_bytes`, `<NA>` for host buffers; needs `gpumem[pandas]`."""
-        return frame({"offset_bytes": self.offset}, index="buffer", absent=NOWHERE, among=["offset_bytes"])
+        return frame({"offset_bytes": self.offset}, index="buffer", absent=NOWHERE, integers=["offset_bytes"])
 
     @property
     def optimal(self) -> bool:

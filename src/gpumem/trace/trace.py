@@ -99,7 +99,7 @@ class Trace(Shown):
             "": self.name,
             "ops" if len(self.ops) else "steps": self.n,
             "buffers": len(self.buffers),
-            "peak load": f"{human(peak)} at {'op' if len(self.ops) else 'step'} {op}",
+            "peak live bytes": f"{human(peak)} at {'op' if len(self.ops) else 'step'} {op}",
             "persistent": human(kept),
         }
 
@@ -125,8 +125,8 @@ class Trace(Shown):
         Costs O(B log B) whatever `n`, so instances with nanoseconds for steps are fine.
         """
         buffers = self.buffers
-        mine = buffers.host == host
-        size, start, end = buffers.size[mine], buffers.start[mine], buffers.end[mine]
+        side = buffers.host == host
+        size, start, end = buffers.size[side], buffers.start[side], buffers.end[side]
         wraps = end > self.n  # the tail of such an arc comes at the start of the circle
         at = np.concatenate([start, np.minimum(end, self.n), np.zeros(int(wraps.sum()), np.int64), end[wraps] - self.n])
         change = np.concatenate([size, -size, size[wraps], -size[wraps]])
@@ -224,8 +224,8 @@ class Trace(Shown):
         """
         blocking = np.asarray(which)
         if blocking.dtype != np.bool_ or blocking.shape not in ((), (len(self.ops),)):
-            found = f"{blocking.dtype} {blocking.shape}"
-            raise ValueError(f"blocking: expected a truth value, or one for each of {len(self.ops)} ops, got {found}")
+            given = f"{blocking.dtype} {blocking.shape}"
+            raise ValueError(f"blocking: expected a truth value, or one for each of {len(self.ops)} ops, got {given}")
         return replace(self, ops=replace(self.ops, blocking=np.full(len(self.ops), blocking)))
 
     def accesses(self) -> Accesses:

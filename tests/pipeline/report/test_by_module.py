@@ -32,13 +32,13 @@ def modular() -> Trace:
 
 def test_decisions_are_summed_by_module_and_phase() -> None:
     plan = Plan.of(modular(), [Swap(3, 3, 7, 4, 6), Swap(0, 1, 2, 2, 2), Recompute(1, 1, 2, 2)])
-    deep = {h.module: (h.moved, h.again, h.tensors, h.told) for h in by_module(modular(), plan)}
+    deep = {h.module: (h.moved, h.recomputed, h.tensors, h.phases) for h in by_module(modular(), plan)}
     assert deep == {
         "net.0.conv": (10, 0, 2, "forward to backward, optimizer to the next optimizer"),
         "net.0.relu": (0, 4, 1, "forward to backward"),
     }
     (one,) = by_module(modular(), plan, rows=1)
-    assert (one.module, one.moved, one.again, one.tensors) == ("net.0", 10, 4, 3)
+    assert (one.module, one.moved, one.recomputed, one.tensors) == ("net.0", 10, 4, 3)
     assert by_module(modular(), Plan()) == []
 
 

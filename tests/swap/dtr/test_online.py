@@ -49,7 +49,7 @@ def made_once(draw: st.DrawFn) -> Trace:
 
 
 def summary(run: OnlineRun) -> tuple[str, int, int, int, int]:
-    return ENDS[run.how], run.again, run.recomputations, run.evictions, run.peak
+    return ENDS[run.how], run.recompute_ns, run.recomputations, run.evictions, run.peak
 
 
 @pytest.mark.parametrize("free", POLICIES)

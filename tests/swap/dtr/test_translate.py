@@ -68,7 +68,7 @@ def test_a_plan_recomputes_no_more_than_the_runtime(free: str, trace: Trace, par
     check.data_flow(trace, swapped)
     recomputed = swapped.ops.role == RECOMPUTE
     assert recomputed.sum() <= run.recomputations
-    assert swapped.ops.duration[recomputed].sum() <= run.again
+    assert swapped.ops.duration[recomputed].sum() <= run.recompute_ns
 
 
 @given(trace=steps())

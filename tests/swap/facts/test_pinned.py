@@ -38,7 +38,7 @@ def test_the_account_is_the_host_load_of_the_rewritten_trace(data: st.DataObject
     for s in plan.swaps:  # first anywhere, then where the plan wants it
         assert host.take(where[s.buffer, s.after], s.after, s.before)
     assert host.peak == on_host(trace, as_taken(host, trace))
-    host.settle(plan.swaps)
+    host.place_copies(plan.swaps)
     most = on_host(trace, plan)
     assert host.peak == most
     host.budget = 0  # nothing more fits, no copy may move, and a refusal leaves no trace

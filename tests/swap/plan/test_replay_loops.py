@@ -33,7 +33,7 @@ class Asked(NamedTuple):
         """Whether read `k` finds what it found: in its buffer, or beside it, unless its op writes it."""
         b, v = int(self.v.read[k]), self.v
         op = int(np.searchsorted(v.read_ptr, k, side="right")) - 1
-        beside = self.kept[b] == v.found.stop[k] and b not in v.write[v.write_ptr[op] : v.write_ptr[op + 1]]
+        beside = self.kept[b] == v.finds.stop[k] and b not in v.write[v.write_ptr[op] : v.write_ptr[op + 1]]
         return bool(beside or (not self.absent[b] and (place <= v.last[k] or (v.dies[k] and place <= self.until[b]))))
 
     def wanted(self) -> list[tuple[int, int]]:
@@ -55,8 +55,8 @@ class Asked(NamedTuple):
             if todo:
                 ops.add(op := todo.pop())
                 for k in (k for k in self.reads(op) if not self.there(k, place)):
-                    if v.found.why[k] == FINE:
-                        needed.append((int(v.found.first[k]), int(v.found.stop[k])))
+                    if v.finds.why[k] == FINE:
+                        needed.append((int(v.finds.first[k]), int(v.finds.stop[k])))
                     else:
                         stuck.add(k)
         return ops, stuck, chains
@@ -103,7 +103,7 @@ def asked(draw: st.DrawFn) -> tuple[Trace, Asked]:
         until[b] = draw(st.integers(0, trace.n))
     kept = np.full(count, -1)
     for k in draw(st.lists(st.integers(0, max(len(v.read) - 1, 0)), max_size=3)) if len(v.read) else []:
-        kept[v.read[k]] = v.found.stop[k]
+        kept[v.read[k]] = v.finds.stop[k]
     return trace, Asked(v, np.array(rows, np.int64), absent, until, kept, trace.ops.duration)
 
 
@@ -115,7 +115,7 @@ def test_a_closure_is_the_least_set_that_has_all_it_reads(data: st.DataObject) -
     m = a.marks()
     for turn in (1, 2):  # the second on the room of the first
         LOOPS.clear(m)
-        assert not m.again.any() and not m.reach.any() and not m.used[:4].any()
+        assert not m.recomputed.any() and not m.reach.any() and not m.used[:4].any()
         found, op = a.chase(m, place, place)
         if stuck:
             assert found in stuck and found in a.reads(op)
@@ -123,7 +123,7 @@ def test_a_closure_is_the_least_set_that_has_all_it_reads(data: st.DataObject) -
         changed = a.changed(ops)
         assert (found, op) == ((CHANGED, changed[0]) if changed else (FREE, FREE))
         assert m.place.tolist() == [place, FREE]
-        assert set(np.flatnonzero(m.again)) == ops and LOOPS.ascending(m).tolist() == sorted(ops)
+        assert set(np.flatnonzero(m.recomputed)) == ops and LOOPS.ascending(m).tolist() == sorted(ops)
         assert m.used[:2].tolist() == [len(ops), 0] and m.used[3] == a.ns(ops)
         looked = sum(len(a.reads(x)) + 1 for x in ops) + sum(stop - first for first, stop in chains.items())
         assert m.used[4] == turn * looked
@@ -154,7 +154,7 @@ def test_what_is_not_there_sinks_the_place_no_further_than_it_must(data: st.Data
     least = data.draw(st.integers(0, place))
     m = a.marks()
     found, op = a.chase(m, place, least)
-    marked, why, last = set(m.op[: m.used[0]].tolist()), a.v.found.why, a.v.last
+    marked, why, last = set(m.op[: m.used[0]].tolist()), a.v.finds.why, a.v.last
     gone = [k for x in marked for k in a.reads(x) if why[k] != FINE and not a.there(k, place)]
     assert marked <= a.closed(place)[0]
     if found == CHANGED:
@@ -176,5 +176,5 @@ def test_marked_ops_come_in_order_however_far_apart(dense: int) -> None:
     for ops in ([], [5], [7, 3], [3, 4, 5, 0], [0, 19], [19, 2, 11], [*range(19, -1, -1)]):
         m = loops.marks(np.zeros(20, np.bool_), 1)
         m.op[: len(ops)], m.used[0] = ops, len(ops)
-        m.again[ops] = True
+        m.recomputed[ops] = True
         assert loops.ascending(m).tolist() == sorted(ops)

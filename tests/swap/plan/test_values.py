@@ -81,8 +81,8 @@ def agrees(trace: Trace) -> None:
         for k in mine:
             b = int(v.read[k])
             made = chain(trace, b, op.id, through=False)
-            assert version(v.found, k) == (made or [])
-            assert REASONS[v.found.why[k]] == reason(trace, b, op.id, made, changed=b in op.writes)
+            assert version(v.finds, k) == (made or [])
+            assert REASONS[v.finds.why[k]] == reason(trace, b, op.id, made, changed=b in op.writes)
             assert v.dies[k] == (not any(b in trace.ops[i].writes for i in life(trace, b, op.id) if i >= op.id))
             for place in range(op.id + 1, trace.n):
                 assert (place <= v.last[k]) == still_there(trace, b, op.id, place), (op.id, b, place)
@@ -118,7 +118,7 @@ def test_what_a_barred_op_made_is_not_made_again(data: st.DataObject) -> None:
     trace = data.draw(steps(max_layers=6))
     ops = np.array(data.draw(st.lists(st.integers(0, 3).map(lambda k: k == 3), min_size=trace.n, max_size=trace.n)))
     v = Origins.of(trace)
-    for before, after in zip((v.found, v.left), (v.without(ops).found, v.without(ops).left)):
+    for before, after in zip((v.finds, v.left), (v.without(ops).finds, v.without(ops).left)):
         assert after.first is before.first and after.stop is before.stop
         for first, stop, why, then in zip(before.first, before.stop, before.why, after.why):
             assert then == (why if why or not ops[v.writer[first:stop]].any() else REASONS.index(RANDOM))
@@ -132,7 +132,7 @@ def two_values() -> Trace:
 
 def test_two_whole_writes_are_two_values() -> None:
     v = Origins.of(two_values())
-    assert [v.writer[f:s].tolist() for f, s in zip(v.found.first, v.found.stop)] == [[0], [0, 1], [2], [3]]
+    assert [v.writer[f:s].tolist() for f, s in zip(v.finds.first, v.finds.stop)] == [[0], [0, 1], [2], [3]]
     assert v.last.tolist() == [1, 3, 3, 4]  # A as op 0 left it is there until op 1 changes it
     assert v.dies.tolist() == [False, False, True, True]
     assert v.made.tolist() == [0, 0, 2, 3]
@@ -147,7 +147,7 @@ def test_the_first_write_of_all_is_looked_at_too() -> None:
     with pytest.raises(ValueError, match="what buffer 0 holds after op 1: it came by a copy"):
         Plan.of(trace, [Recompute(0, 1, 3, 3)]).apply(trace)
     barred = Origins.of(two_values()).without(np.array([True, *[False] * 5]))
-    assert [REASONS[why] for why in barred.found.why] == [RANDOM, RANDOM, "", ""]
+    assert [REASONS[why] for why in barred.finds.why] == [RANDOM, RANDOM, "", ""]
 
 
 def filled(name: str) -> Trace:

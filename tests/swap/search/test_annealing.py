@@ -87,7 +87,7 @@ def test_what_costs_less_is_kept_and_what_costs_more_is_undone() -> None:
 
 def test_swaps_are_undone() -> None:
     def select(state: State, *_: object) -> None:
-        state.swaps.selected[0], state.swaps.payer[0], state.swaps.lengths[:] = True, 0, 1
+        state.swaps.selected[0], state.swaps.copied_by[0], state.swaps.lengths[:] = True, 0, 1
         state.swaps.outs[0] = state.swaps.ins[0] = 1
 
     walk = walk_to(20)

@@ -97,7 +97,7 @@ def test_a_state_within_the_limit_waits_for_nothing_else(data: st.DataObject) ->
 def off_device(state: State, gap: int) -> tuple[int, int]:
     """From when to when a swapped gap frees its bytes, by its kind."""
     problem, drops, swaps, times = state.problem, state.drops, state.swaps, state.times
-    period, payer, back = int(times.period[0]), int(swaps.payer[gap]), int(times.in_start[gap])
+    period, payer, back = int(times.period[0]), int(swaps.copied_by[gap]), int(times.in_start[gap])
     if payer == gap:
         return int(times.out_end[gap]), back
     leaves = int(times.opens[gap])

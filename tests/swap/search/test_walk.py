@@ -50,7 +50,7 @@ def test_whatever_is_accepted_a_state_stays_whole(seed: int) -> None:
         selected, dropped = np.flatnonzero(swaps.selected), np.flatnonzero(drops.choice.recompute_at)
         assert not set(selected) & set(dropped)
         assert sorted(swaps.ins[: swaps.lengths[IN]]) == selected.tolist()
-        payers = [gap for gap in selected if swaps.payer[gap] == gap]
+        payers = [gap for gap in selected if swaps.copied_by[gap] == gap]
         assert sorted(swaps.outs[: swaps.lengths[OUT]]) == payers
         assert swaps.stall.min() >= 0 and swaps.stall.sum() <= budget
         delay = swaps.stall.sum() + drops.added_ns.sum() + drops.extra_ns.sum()

@@ -35,8 +35,8 @@ def machine_flags(default: str) -> tuple[Option, ...]:
     """Return the machine, and what of it a run may have otherwise."""
     return (
         option("--machine", default=default, help="preset or JSON file (default: %(default)s)"),
-        option("--host-ns", read=finite, metavar="NS", help=f"host time to hand over an op {OWN}"),
-        option("--copy-host-ns", read=finite, metavar="NS", help=f"host time to hand over a copy {OWN}"),
+        option("--host-ns", read=finite, metavar="NS", help=f"host time to launch an op {OWN}"),
+        option("--copy-host-ns", read=finite, metavar="NS", help=f"host time to launch a copy {OWN}"),
         option("--reserved", metavar="SIZE", help=f"memory that no program gets, as the context {OWN}"),
         MEASURED,
     )

@@ -82,10 +82,10 @@ def workspaces_flag(*, several: bool = False, usual: str = "none") -> Option:
 def each_way(trace: gpumem.Trace, text: str) -> list[tuple[str, gpumem.Trace]]:
     """Return each rule of `--workspaces`, and the trace by it; several are called by trace and rule."""
     rules = [*dict.fromkeys(text.split(","))]
-    ways = [(rule, with_workspaces(trace, rule)) for rule in rules]
+    variants = [(rule, with_workspaces(trace, rule)) for rule in rules]
     if len(rules) == 1:
-        return ways
-    return [(rule, way if rule == "none" else replace(way, name=f"{way.name}, {rule}")) for rule, way in ways]
+        return variants
+    return [(rule, way if rule == "none" else replace(way, name=f"{way.name}, {rule}")) for rule, way in variants]
 
 
 def with_workspaces(trace: gpumem.Trace, text: str) -> gpumem.Trace:

@@ -136,12 +136,12 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, *, examples: Sequence[str] = (), after: str = "", **more: Any) -> None:
-        shown = "\n".join(["examples:", *(f"  {line}" for line in examples), "", after]) if examples else after
+        epilog = "\n".join(["examples:", *(f"  {line}" for line in examples), "", after]) if examples else after
         # Python 3.13 takes the margin off docstrings itself; before, the help would show it.
         description = inspect.cleandoc(more.pop("description", None) or "") or None
         super().__init__(
             description=description,
-            **{"epilog": shown.rstrip() or None, "formatter_class": _Formatter, "allow_abbrev": False, **more},
+            **{"epilog": epilog.rstrip() or None, "formatter_class": _Formatter, "allow_abbrev": False, **more},
         )
         self.register("type", int, whole)
         self.register("type", float, number)
@@ -157,10 +157,10 @@ class Parser(argparse.ArgumentParser):
             for word in takewhile(lambda word: word.startswith("-"), args or ()):
                 if word.split("=")[0] not in self._option_string_actions:
                     self.error(f"{self._stray(word)}; options follow the command, as in gpumem plan --limit 70%")
-        found, left = super().parse_known_args(args, namespace)
+        parsed, left = super().parse_known_args(args, namespace)
         if left:
             self.error(self._stray(left[0]))
-        return found, left
+        return parsed, left
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, in one line."""

@@ -20,7 +20,7 @@ from gpumem.cli.common.uncertainty import uncertainty_of
 if TYPE_CHECKING:
     from gpumem.simulator.uncertainty import Uncertainty
 
-SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
+SIZE = "bytes, KiB/MiB/GiB or %% of the peak live bytes"
 ROBUST = "of the search: plan for durations that are off by log-normal factors of this sigma"
 SEED = "of planners that draw random numbers"
 SCORE = option(
@@ -42,7 +42,7 @@ SWAPPING = (
         dest="recompute",
         action="store_false",
         default=None,
-        help="of planners that make values again: swap only",
+        help="of planners that recompute values: swap only",
     ),
     option("--robust", type=float, metavar="X", help=ROBUST),
 )
@@ -52,8 +52,12 @@ OWN = ("seed", "effort", "seconds", *(one.dest for one in SWAPPING))  # options 
 def limit_flags(*how: Option, otherwise: str = "") -> tuple[Section, Section]:
     """Return the two limits, the machine and how to place; and `how`, options about planners."""
     limits = (
-        option("--limit", metavar="SIZE", help=f"size of the pool: {SIZE} (placed clock{otherwise})"),
-        option("--load-limit", metavar="SIZE", help=f"the papers' limit, of the load: {SIZE} (capacity clock)"),
+        option("--limit", metavar="SIZE", help=f"size of the pool: {SIZE} (address-aware simulation{otherwise})"),
+        option(
+            "--load-limit",
+            metavar="SIZE",
+            help=f"the papers' limit, of the live bytes: {SIZE} (byte-counting simulation)",
+        ),
     )
     placing = (
         option("--pool", metavar="NAME", help="pool planner (default: search for a pool limit, else best-fit)"),
@@ -106,8 +110,8 @@ def own_options(
 
 def uncertain(args: argparse.Namespace) -> Uncertainty | None:
     """Return how far durations may be off, where the command has the options and one says so."""
-    found = uncertainty_of(args) if hasattr(args, "spread") else None
-    return None if found is None or found.certain else found
+    uncertainty = uncertainty_of(args) if hasattr(args, "spread") else None
+    return None if uncertainty is None or uncertainty.certain else uncertainty
 
 
 def goals(args: argparse.Namespace, trace: gpumem.Trace) -> dict[str, Any]:
@@ -141,7 +145,7 @@ def make(
     options |= goals(args, trace) | {"check": not args.no_check, "uncertainty": uncertain(args)}
     planned = gpumem.plan(trace, machine, planner=args.planner, score=score, **options)
     if not args.no_check:
-        planned.checked.told(tell)
+        planned.checked.report_to(tell)
     return planned
 
 

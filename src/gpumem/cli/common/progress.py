@@ -73,7 +73,7 @@ class Progress:
     def __init__(self, seconds: float = 2) -> None:
         self.seconds = seconds
         self.text, self.turn, self.share = "working", (1, 1), 0.0
-        self.told = work.within(progress=self)
+        self.reporting = work.within(progress=self)
         self.begin = time.monotonic()
         self.done = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
@@ -106,11 +106,11 @@ class Progress:
         self.begin = time.monotonic()
         if not voice.quiet:
             self.thread.start()
-        self.told.__enter__()
+        self.reporting.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.told.__exit__(None, None, None)
+        self.reporting.__exit__(None, None, None)
         self.done.set()
         if self.thread.ident is not None:
             self.thread.join()  # nothing is said once the command is done
@@ -120,11 +120,11 @@ class Progress:
             if not self.done.wait(self.seconds):
                 self._live()
             return
-        told = ""
+        reported = ""
         while not self.done.wait(self.seconds):
-            if told != (line := self.line()):
-                told = line
-                tell(told)
+            if reported != (line := self.line()):
+                reported = line
+                tell(reported)
 
     def _live(self) -> None:
         """Keep one line on a terminal up to date; it vanishes in the end."""

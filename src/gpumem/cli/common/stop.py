@@ -96,9 +96,9 @@ class Stop:
         return f"gpumem: {WORDS[self.status - 128]}"
 
     def _exit(self) -> NoReturn:
-        shown = b"\r\x1b[?25h\x1b[K" if sys.stderr.isatty() else b""  # the cursor again, and no line of progress
+        restored = b"\r\x1b[?25h\x1b[K" if sys.stderr.isatty() else b""  # the cursor again, and no line of progress
         with suppress(OSError):
-            os.write(2, shown + f"{self._line()}\n".encode())
+            os.write(2, restored + f"{self._line()}\n".encode())
         os._exit(self.status)
 
 

@@ -133,7 +133,7 @@ class _Session:
         self.clock: RoundClock | None = None  # of the last rounds
         self.slots, self.slot = slots, 0
         self.log: list[Event] = []
-        self.coming = sorted(self.all, key=lambda one: one.job.arrival)
+        self.to_arrive = sorted(self.all, key=lambda one: one.job.arrival)
         self.waiting: list[_Running] = []
         self.inside: list[_Running] = []
         self.now = self.peak = 0
@@ -144,9 +144,9 @@ class _Session:
 
     def run(self) -> Outcome:
         """Run rounds from one boundary, at which jobs come or go, to the next."""
-        while self.coming or self.waiting or self.inside:
+        while self.to_arrive or self.waiting or self.inside:
             if not (self.waiting or self.inside):
-                self.now = max(self.now, self.coming[0].job.arrival)
+                self.now = max(self.now, self.to_arrive[0].job.arrival)
             schedule = self.boundary()
             if schedule is not None:
                 self.rounds(schedule)
@@ -157,8 +157,8 @@ class _Session:
 
     def boundary(self) -> CoSchedule | None:
         """Let jobs leave and arrive; return the co-schedule of those that run, None where none does."""
-        while self.coming and self.coming[0].job.arrival <= self.now:
-            member = self.coming.pop(0)
+        while self.to_arrive and self.to_arrive[0].job.arrival <= self.now:
+            member = self.to_arrive.pop(0)
             self.waiting.append(member)
             self.log.append(Event(member.job.arrival, member.job.name, "arrive"))
         ran = [*self.inside]
@@ -269,8 +269,8 @@ class _Session:
         if member.job.leave is not None:
             last = max(lag * period + ns for lag, ns in ends)
             counts.append(1 + -(-(member.job.leave - self.now - last) // period))
-        if self.coming:
-            counts.append(-(-(self.coming[0].job.arrival - self.now) // period))
+        if self.to_arrive:
+            counts.append(-(-(self.to_arrive[0].job.arrival - self.now) // period))
         return min(counts)
 
 

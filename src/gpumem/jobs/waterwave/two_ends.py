@@ -117,7 +117,7 @@ def two_ends(schedule: CoSchedule, placements: Sequence[Placement], capacity: in
     ------
     ValueError
         Not one placement for each job, one that is not of it, or not aligned as the others; a capacity below what the
-        round takes: `pipeline` keeps within a limit where its parts are `in_pool`. Turns that two ends are too few
+        round takes: `pipeline` keeps to a limit where its parts are `in_pool`. Turns that two ends are too few
         for: an odd number in overlapping rounds, or three that meet, of three jobs and more, where the limit is loose.
 
     Examples

@@ -1,4 +1,4 @@
-"""Whose tensors a plan moves or makes again, and when: decisions by the module that made the buffer."""
+"""Whose tensors a plan moves or recomputes, and when: decisions by the module that made the buffer."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class Handled:
     ----------
     module : str
         Its path, as `layer3.0`.
-    moved, again : int
+    moved, recomputed : int
         Bytes that leave for the host, and that are dropped to be recomputed.
     tensors : int
         How many gaps that is.
     when : tuple of (str, str)
-        In which phase they leave, and in which they are needed again; what concerns the most bytes first.
+        In which phase they leave, and in which they are needed next; what concerns the most bytes first.
     """
 
     module: str
     moved: int
-    again: int
+    recomputed: int
     tensors: int
     when: tuple[tuple[str, str], ...]
 
     @property
-    def told(self) -> str:
+    def phases(self) -> str:
         """The phases in words, the first two: `forward to backward`."""
-        told = [f"within {leave}" if leave == back else f"{leave} to {back}" for leave, back in self.when]
-        return ", ".join([*told[:2], *(["..."] if len(told) > 2 else [])])
+        spans = [f"within {leave}" if leave == back else f"{leave} to {back}" for leave, back in self.when]
+        return ", ".join([*spans[:2], *(["..."] if len(spans) > 2 else [])])
 
 
 @strict
@@ -75,7 +75,7 @@ def by_module(trace: Trace, plan: Plan, *, rows: int = ROWS) -> list[Handled]:
     groups: dict[str, list[Swap | Recompute]] = {}
     for path, gap in sorted(zip(short, gaps), key=lambda pair: pair[1].after):
         groups.setdefault(path, []).append(gap)
-    return [_summed(trace, path, mine) for path, mine in groups.items()]
+    return [_summed(trace, path, own) for path, own in groups.items()]
 
 
 def module_of(trace: Trace, buffer: int) -> str:
@@ -96,11 +96,11 @@ def module_of(trace: Trace, buffer: int) -> str:
 def _summed(trace: Trace, path: str, gaps: list[Swap | Recompute]) -> Handled:
     size = trace.buffers.size
     moved = sum(int(size[gap.buffer]) for gap in gaps if isinstance(gap, Swap))
-    again = sum(int(size[gap.buffer]) for gap in gaps if isinstance(gap, Recompute))
+    recomputed = sum(int(size[gap.buffer]) for gap in gaps if isinstance(gap, Recompute))
     when: Counter[tuple[str, str]] = Counter()
     for gap in gaps:
         when[_phase(trace, gap.after), _phase(trace, gap.before)] += int(size[gap.buffer])
-    return Handled(path, moved, again=again, tensors=len(gaps), when=tuple(dict(when.most_common())))
+    return Handled(path, moved, recomputed=recomputed, tensors=len(gaps), when=tuple(dict(when.most_common())))
 
 
 def _phase(trace: Trace, op: int) -> str:
@@ -115,11 +115,15 @@ def rows_of(handled: list[Handled]) -> list[list[str]]:
     >>> rows_of([Handled("layer1", 2048, 0, 1, (("forward", "backward"),))])[1]
     ['layer1', '2.00 KiB', '-', 'forward to backward']
     """
-    head = ["module", "moved", "made again", "when"]
+    head = ["module", "moved", "recomputed", "when"]
     return [
         head,
         *(
-            [module.module, *(human(size) if size else "-" for size in (module.moved, module.again)), module.told]
+            [
+                module.module,
+                *(human(size) if size else "-" for size in (module.moved, module.recomputed)),
+                module.phases,
+            ]
             for module in handled
         ),
     ]

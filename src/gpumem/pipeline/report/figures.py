@@ -174,9 +174,9 @@ def multiples(figures: Sequence[Figure], *, ax: Axes | None = None, across: int 
     for small in axes[len(figures) :]:
         small.set_axis_off()
     handles = {label: handle for small in axes for handle, label in zip(*small.get_legend_handles_labels())}
-    shown = [name for name in looks if name in handles]
+    drawn = [name for name in looks if name in handles]
     look = {"loc": "outside lower center", "ncols": columns, "fontsize": "small"}
-    canvas.legend([handles[name] for name in shown], shown, **look)
+    canvas.legend([handles[name] for name in drawn], drawn, **look)
     first: Axes = axes[0]
     return first
 

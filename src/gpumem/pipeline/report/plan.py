@@ -27,7 +27,7 @@ class Run(Shown):
     def _facts(self) -> Facts:
         load, height = human(self.trace.peak_live_bytes), human(self.placement.height)
         makespan = human_ns(self.timeline.makespan)
-        return {"": self.trace.name, "peak load": load, "footprint": height, "makespan": makespan}
+        return {"": self.trace.name, "peak live bytes": load, "footprint": height, "makespan": makespan}
 
     def copied(self, role: int) -> int:
         """Bytes that the ops of a copy role move in one iteration."""
@@ -35,10 +35,10 @@ class Run(Shown):
         copies = (ops.role == role).nonzero()[0]
         return int(self.trace.buffers.size[ops.writes.idx[ops.writes.ptr[copies]]].sum())
 
-    def again(self) -> tuple[int, int]:
+    def recomputed_ops(self) -> tuple[int, int]:
         """Recomputed ops in one iteration, and the nanoseconds they take."""
-        mine = self.trace.ops.role == RECOMPUTE
-        return int(mine.sum()), int((self.timeline.end - self.timeline.start)[mine].sum())
+        own = self.trace.ops.role == RECOMPUTE
+        return int(own.sum()), int((self.timeline.end - self.timeline.start)[own].sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class DecisionCounts:
     ----------
     swaps, recomputed : int
         Gaps in which a buffer is on the host, and in which it is recomputed.
-    reruns, recompute_ns : int
+    recomputations, recompute_ns : int
         Recomputed ops in an iteration, and their nanoseconds.
     held, tails : int
         The `Hold` decisions: values kept for recomputations, and dead tails that are dropped.
@@ -69,27 +69,27 @@ class DecisionCounts:
         tails = sum(drops_tail(decision, before.trace) for decision in plan.decisions)
         held = sum(isinstance(decision, Hold) for decision in plan.decisions) - tails
         recomputed = sum(isinstance(decision, Recompute) for decision in plan.decisions)
-        return cls(len(plan.swaps), recomputed, *after.again(), held, tails)
+        return cls(len(plan.swaps), recomputed, *after.recomputed_ops(), held, tails)
 
     def lines(self, by: str, copied: str = "") -> Iterator[str]:
         """Yield lines of a table; `by` is the score or the planner, `copied` stands behind the swaps.
 
         >>> print(*DecisionCounts(2, 3, 7, 1500, 1, 2).lines("doa"), sep="\\n")
         swapped                   2 gaps by doa
-        recomputed                3 gaps: 7 ops run again, 1.50 us an iteration
-        held                      1 value for reruns
+        recomputed                3 gaps: 7 ops recomputed, 1.50 us an iteration
+        held                      1 value for recomputations
         dropped                   2 dead tails
         >>> next(DecisionCounts(0, 3, 7, 1500, 0, 0).lines("checkpoint"))
-        'recomputed                3 gaps by checkpoint: 7 ops run again, 1.50 us an iteration'
+        'recomputed                3 gaps by checkpoint: 7 ops recomputed, 1.50 us an iteration'
         """
         swaps = self.swaps or not self.recomputed
         if swaps:
             yield f"{'swapped':26}{self.swaps} gaps by {by}{copied}"
         if self.recomputed:
-            reruns = f"{self.reruns} {'op runs' if self.reruns == 1 else 'ops run'} again"
+            ops = f"{self.recomputations} {'op' if self.recomputations == 1 else 'ops'}"
             time = f"{human_ns(self.recompute_ns)} an iteration"
-            yield f"{'recomputed':26}{self.recomputed} gaps{'' if swaps else f' by {by}'}: {reruns}, {time}"
+            yield f"{'recomputed':26}{self.recomputed} gaps{'' if swaps else f' by {by}'}: {ops}, {time}"
         if self.held:
-            yield f"{'held':26}{self.held} {'value' if self.held == 1 else 'values'} for reruns"
+            yield f"{'held':26}{self.held} {'value' if self.held == 1 else 'values'} for recomputations"
         if self.tails:
             yield f"{'dropped':26}{self.tails} dead {'tail' if self.tails == 1 else 'tails'}"

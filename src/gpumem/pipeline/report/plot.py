@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _ROLES = {"compute": "#4c72b0", "copy_out": "#c44e52", "copy_in": "#55a868", "recompute": "#dd8452", "sync": "#999999"}
-_HOST = {"hands over": "#8172b3", "waits": "#dddddd"}
+_HOST = {"launches": "#8172b3", "waits": "#dddddd"}
 _MIB = 2**20  # bytes: the unit of the axis
 
 
@@ -49,7 +49,7 @@ def pictures(folder: Path, before: Run, after: Run, limit: int) -> list[Path]:
 def profile(
     before: Trace, after: Trace | None = None, limit: int | str | None = None, *, ax: Axes | None = None
 ) -> Axes:
-    """Draw the load over the ops of an iteration; of a rewritten trace too, on the same axis.
+    """Draw the live bytes over the ops of an iteration; of a rewritten trace too, on the same axis.
 
     There an op counts with the copies and recomputations right before it: the most that any of them holds.
 
@@ -94,7 +94,7 @@ def profile(
         at = amount(limit, before.peak_live_bytes, "limit") / _MIB
         ink = ax.spines["bottom"].get_edgecolor()  # black would not be seen on a dark ground
         ax.axhline(at, linestyle="--", linewidth=0.8, color=ink, label="limit")
-    ax.set(xlabel="op", ylabel="device load (MiB)", title=before.name, ylim=(0, None))
+    ax.set(xlabel="op", ylabel="device live bytes (MiB)", title=before.name, ylim=(0, None))
     ax.legend()
     return ax
 
@@ -125,7 +125,9 @@ def layout(trace: Trace, placement: Placement, *, ax: Axes | None = None) -> Axe
                 boxes.append([(start, low), (end, low), (end, high), (start, high)])
                 colours.append(_COLOURS.get(buffers.kind, "#cccccc"))
     ax.add_collection(PolyCollection(boxes, facecolors=colours, edgecolors="white", linewidths=0.2))
-    ax.set(xlim=(0, trace.n), ylim=(0, max(placement.height / _MIB, 1e-9)), xlabel="op (with copies and reruns)")
+    ax.set(
+        xlim=(0, trace.n), ylim=(0, max(placement.height / _MIB, 1e-9)), xlabel="op (with copies and recomputations)"
+    )
     ax.set(ylabel="address (MiB)", title=f"{trace.name}: {placement.height / _MIB:.1f} MiB placed")
     for kind in (kind for kind in _COLOURS if kind in trace.buffers.kind):
         ax.plot([], [], "s", color=_COLOURS[kind], label=kind)
@@ -147,13 +149,13 @@ def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes
         turn = timeline.host_period  # the wait before the first op is drawn where the iteration ends
         waits = [(span.start - span.wait + turn * (span is host[0]), span.wait) for span in host if span.wait]
         _bars(ax, row, waits, _HOST["waits"])
-        _bars(ax, row, [(span.start, span.end - span.start) for span in host], _HOST["hands over"])
+        _bars(ax, row, [(span.start, span.end - span.start) for span in host], _HOST["launches"])
     for row in range(len(trace.ops.streams)):
-        mine = np.flatnonzero(trace.ops.stream == row)
-        bars = [*zip(timeline.start[mine].tolist(), (timeline.end - timeline.start)[mine].tolist())]
-        _bars(ax, len(handed) + row, bars, [_ROLES[ROLES[role]] for role in trace.ops.role[mine].tolist()])
-    shown = {role: _ROLES[role] for row, role in enumerate(ROLES) if (trace.ops.role == row).any()}
-    for label, colour in (shown | (_HOST if handed else {})).items():
+        own_ops = np.flatnonzero(trace.ops.stream == row)
+        bars = [*zip(timeline.start[own_ops].tolist(), (timeline.end - timeline.start)[own_ops].tolist())]
+        _bars(ax, len(handed) + row, bars, [_ROLES[ROLES[role]] for role in trace.ops.role[own_ops].tolist()])
+    drawn = {role: _ROLES[role] for row, role in enumerate(ROLES) if (trace.ops.role == row).any()}
+    for label, colour in (drawn | (_HOST if handed else {})).items():
         ax.plot([], [], "s", color=colour, label=label)
     ax.legend(
         loc="upper center",

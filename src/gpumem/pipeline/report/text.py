@@ -53,7 +53,7 @@ def unswapped(load: int, height: int, pool: int | None, load_limit: int | None) 
     Parameters
     ----------
     load, height : int
-        Peak load and footprint of the unswapped trace, in bytes.
+        Peak live bytes and footprint of the unswapped trace, in bytes.
     pool, load_limit : int, optional
         What was asked for.
 

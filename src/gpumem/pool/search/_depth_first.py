@@ -11,7 +11,8 @@ offset up. So a step puts one of the buffers whose *least* offset (the top of wh
             |   | A |       |
             +---+---+-------+------> time, in sections: nothing begins or ends inside one
 
-Each frame of the search has a part of the buffers to place, none below its *floor*, the offset of the frame before. Of
+Each frame of the search has a part of the buffers to place, none below its *lower bound*, the offset of the frame
+before. Of
 those that can go lowest it places one, by the order of the part. If that leads nowhere the buffer is *refused* there,
 and another is placed. What shares no section with the rest is searched apart, from the bottom, in an order of its own.
 `_packing` has the pruning rules and why they lose nothing, `_parts` the frames, `_moves` the changes and their undo.
@@ -53,7 +54,7 @@ from gpumem.pool.search._packing import (
     holds,
     spend,
 )
-from gpumem.pool.search._parts import FRAME, WAIT, Frames, Options, Waits, rank, split
+from gpumem.pool.search._parts import FRAME, WAIT, Frames, SearchOptions, Waits, rank, split
 from gpumem.trace import F64, I64
 
 SOLVED, IMPOSSIBLE, GAVE_UP = 1, 0, -1
@@ -76,7 +77,7 @@ def _lowest(instance: PackingInstance, state: PackingState, part: I64, floor: in
 
 @inlined
 def _choose(  # noqa: PLR0917  compiled: no keyword-only parameters
-    instance: PackingInstance, state: PackingState, frames: Frames, options: Options, at: int, first: int
+    instance: PackingInstance, state: PackingState, frames: Frames, options: SearchOptions, at: int, first: int
 ) -> int:
     """Return the buffer to place instead of the `first` by order, at the same offset.
 
@@ -131,7 +132,13 @@ def _levelness(  # noqa: PLR0917  compiled: no keyword-only parameters
 
 @inlined
 def _backtrack(  # noqa: PLR0917  compiled: no keyword-only parameters
-    instance: PackingInstance, state: PackingState, frames: Frames, options: Options, at: int, trail: I64, length: int
+    instance: PackingInstance,
+    state: PackingState,
+    frames: Frames,
+    options: SearchOptions,
+    at: int,
+    trail: I64,
+    length: int,
 ) -> tuple[int, int, I64, int]:
     """Go back to the last frame that has another buffer to place, undoing all after it.
 
@@ -208,7 +215,7 @@ def _begin_frame(  # noqa: PLR0913, PLR0917  compiled: no keyword-only parameter
 
 
 @inlined
-def _begin(instance: PackingInstance, state: PackingState, frames: Frames, options: Options) -> bool:
+def _begin(instance: PackingInstance, state: PackingState, frames: Frames, options: SearchOptions) -> bool:
     """Set up least offsets, counts and the first part; return whether all can still fit."""
     for buffer in range(len(instance.size)):
         state.min_offset[buffer] = clear(instance, buffer, 0)
@@ -232,7 +239,7 @@ def _search(  # noqa: PLR0913, PLR0917  compiled: no keyword-only parameters
     frames: Frames,
     waits: Waits,
     weight: F64,
-    options: Options,
+    options: SearchOptions,
     nodes: int,
     work: int,
     offset: I64,
@@ -294,7 +301,7 @@ def pack(
     rows = (*by_buffer, np.arange(count), *by_section[:5, :sections], covered, spent, *by_section[5:])
     state = PackingState(*rows)
     frames, waits = np.rec.array(np.zeros(count + 1, FRAME)), np.rec.array(np.zeros(count + 1, WAIT))
-    options = Options(int(instance.ceiling.max(initial=0)), order, choice, rules)
+    options = SearchOptions(int(instance.ceiling.max(initial=0)), order, choice, rules)
     offset, most = np.zeros(count, np.int64), UNIT * min(work, FAR // UNIT)
     status = _search(
         instance, state, frames, waits, weight=weight, options=options, nodes=nodes, work=most, offset=offset

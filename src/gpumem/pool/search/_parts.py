@@ -50,7 +50,7 @@ WAIT = [  # a part that waits for its turn, in a linked list: the last one that 
 ]
 
 
-class Options(NamedTuple):
+class SearchOptions(NamedTuple):
     """How the search goes about it."""
 
     ceiling: int  # the highest of all buffers

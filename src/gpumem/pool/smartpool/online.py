@@ -201,7 +201,7 @@ class SmartPool:
         if held is not None:
             self.statistics.hits += 1
         else:
-            held = self._outside(asked, stream)
+            held = self._from_fallback(asked, stream)
         self.statistics.add_block(held.size, asked)
         self._live[held.low] = held
         if self._cursor is not None:
@@ -244,7 +244,7 @@ class SmartPool:
         self._wait_longer(cursor)
         return True
 
-    def _outside(self, size: int, stream: int) -> Held:
+    def _from_fallback(self, size: int, stream: int) -> Held:
         """Let the fallback serve; if it cannot, an idle region must go."""
         counts = self._fallback.statistics.allocated
         before = counts.current

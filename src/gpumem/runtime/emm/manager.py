@@ -14,8 +14,8 @@ To say more than the environment can, and to ask what came of it::
     emm.configure(capacity="2GiB")  # before the first device array
     print(emm.statistics())
 
-Within a limit, `GPUMEM_LIMIT=300MiB` or `emm.configure(limit="300MiB")`, arrays move to the host and back around the
-program's launches and copies, see `limit`; `emm.report()` says how that went. The pool has those that are small.
+Under a memory limit, `GPUMEM_LIMIT=300MiB` or `emm.configure(limit="300MiB")`, arrays move to the host and back around
+the program's launches and copies, see `limit`; `emm.report()` says how that went. The pool has those that are small.
 
 Numba tells no stream with a request. While one stream only is in use, there is nothing to wait for: what was freed is
 handed out at once, in its order. As soon as there are several, bytes that were freed since the last join are handed out

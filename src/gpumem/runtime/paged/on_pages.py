@@ -114,7 +114,7 @@ class OnPages(OnStreams):
         self._stream_of_op: CudaStream | None = None
         self._used: dict[int, int] = {}  # block -> number of the last op that had it
         self._moved: dict[int, Slab] = {}  # block -> the last copy that had it
-        self._leaving: dict[int, Range] = {}  # empty ranges that still have their granules, first to go first
+        self._emptied: dict[int, Range] = {}  # empty ranges that still have their granules, first to go first
         self._nobodys: dict[int, list[int]] = {}  # by size: those of them whose blocks are freed, by number
         self._ordered = 0  # the op that `order` has waited for
         self._ahead = False  # `order` waits for what no op has waited for
@@ -203,7 +203,7 @@ class OnPages(OnStreams):
     def fill(self, storage: LiveBlock, size: int) -> None:
         """Map granules, unless those from before are there still."""
         range_ = self.ranges[storage.number]
-        if self._leaving.pop(storage.number, None) is None:
+        if self._emptied.pop(storage.number, None) is None:
             self._map(range_)
         storage.memory = range_.address
 
@@ -212,20 +212,20 @@ class OnPages(OnStreams):
             try:
                 return self.pages.fill(range_)
             except MemoryError:
-                if not self._leaving:
+                if not self._emptied:
                     raise
                 self._leave()
 
     def empty(self, storage: LiveBlock) -> None:
         """Let a range go, when its granules are needed."""
-        self._leaving[storage.number] = self.ranges[storage.number]
+        self._emptied[storage.number] = self.ranges[storage.number]
         storage.memory = None
 
     def _leave(self) -> None:
         """Wait for what is under way in the range that is first to go, and unmap it."""
-        number = next(iter(self._leaving))
+        number = next(iter(self._emptied))
         self.wait(number)
-        range_ = self._leaving.pop(number)
+        range_ = self._emptied.pop(number)
         self.pages.empty(range_)
         if number not in self.ranges:
             self._nobodys[range_.size].remove(number)
@@ -244,7 +244,7 @@ class OnPages(OnStreams):
         while (now := pages.statistics).mapped + now.free > pages.budget:
             if now.free:
                 pages.trim()
-            elif self._leaving:
+            elif self._emptied:
                 self._leave()
             else:
                 raise MemoryError(f"{now.mapped} granules are mapped, and {pages.budget} are left for them")
@@ -254,7 +254,7 @@ class OnPages(OnStreams):
         same = self._nobodys.get(size)
         if same:
             old = same.pop()
-            self._leaving[number] = range_ = self._leaving.pop(old)
+            self._emptied[number] = range_ = self._emptied.pop(old)
             self._used[number] = self._used.pop(old, 0)
             if (slab := self._moved.pop(old, None)) is not None:
                 self._moved[number] = slab
@@ -266,7 +266,7 @@ class OnPages(OnStreams):
     def release(self, number: int) -> None:
         """Take back the addresses of a block that was freed."""
         range_ = self.ranges.pop(number)
-        if number in self._leaving:
+        if number in self._emptied:
             self._nobodys.setdefault(range_.size, []).append(number)
         else:
             self._used.pop(number, None)

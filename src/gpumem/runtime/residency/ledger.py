@@ -16,7 +16,7 @@ from gpumem.runtime.residency.report import NATIVE, ON_DEMAND, Iteration
 KEPT = 1000  # rows of a report; an iteration of a second for a quarter of an hour, some 200 kB. Not tuned
 
 
-class Step(NamedTuple):
+class LedgerStep(NamedTuple):
     """What was done for some ops in a row, `end` in ns; `least` were alive all the time."""
 
     ops: int
@@ -46,7 +46,7 @@ class Ledger:
         self.rows: deque[Iteration] = deque(maxlen=KEPT)
         self.ops = 0  # since the last step
         self.length = 0  # since the last row, but for those
-        self._steps: list[Step] = []
+        self._steps: list[LedgerStep] = []
         self.began = now()
         self._number = 0
 
@@ -60,7 +60,7 @@ class Ledger:
         memory, made = self.memory, self.memory.counts
         counts = made.out, made.back, made.recomputed, made.misses, made.evictions
         if self.ops:
-            self._steps.append(Step(self.ops, memory.peak, min(memory.least, memory.alive), *counts, self.now()))
+            self._steps.append(LedgerStep(self.ops, memory.peak, min(memory.least, memory.alive), *counts, self.now()))
             self.length += self.ops
             self.ops = 0
             memory.begin()
@@ -93,7 +93,7 @@ class Ledger:
         """The fewest bytes that were alive since the last row."""
         return min((step.least for step in self._steps), default=self.memory.least)
 
-    def _summed(self, steps: Sequence[Step], state: str, deviation: str) -> Iteration:
+    def _summed(self, steps: Sequence[LedgerStep], state: str, deviation: str) -> Iteration:
         ops, peaks, _, *counts, _ = zip(*steps)
         out, back, recomputed, misses, evictions = map(sum, counts)
         state = state or (ON_DEMAND if misses or evictions else NATIVE)

@@ -77,7 +77,7 @@ def _offers(trace: Trace, op: int, done: Sequence[Convolution], table: Sequence[
     for convolution in done:
         fitting = [_offer(trace, op, convolution, algorithm) for algorithm in table if algorithm.fits(convolution)]
         if not fitting:
-            raise ValueError(f"{_told(trace, op)}: the table has no algorithm for {convolution}")
+            raise ValueError(f"{_op_name(trace, op)}: the table has no algorithm for {convolution}")
         by_each.append(_best(fitting))
     together = _best([_one_after_the_other(chosen) for chosen in product(*by_each)])
     fastest = together[0].time
@@ -86,7 +86,7 @@ def _offers(trace: Trace, op: int, done: Sequence[Convolution], table: Sequence[
 
 def _offer(trace: Trace, op: int, convolution: Convolution, algorithm: Algorithm) -> Offer:
     """What an algorithm says of a convolution; a table may be anybody's."""
-    name = f"{_told(trace, op)}: {algorithm.name}"
+    name = f"{_op_name(trace, op)}: {algorithm.name}"
     offer = Offer(algorithm.name, algorithm.time(convolution), algorithm.workspace(convolution))
     expect(name, "time", offer.time, "float")
     expect(name, "workspace", offer.workspace, "int")
@@ -102,16 +102,16 @@ def _one_after_the_other(chosen: Sequence[Offer]) -> Offer:
     return Offer(name, sum(offer.time for offer in chosen), max(offer.workspace for offer in chosen))
 
 
-def _best(among: Sequence[Offer]) -> list[Offer]:
+def _best(offered: Sequence[Offer]) -> list[Offer]:
     """Those that no other one beats in both time and workspace, the fastest first."""
-    found: list[Offer] = []
-    for offer in sorted(among, key=lambda offer: (offer.time, offer.workspace)):
-        if not found or offer.workspace < found[-1].workspace:
-            found.append(offer)
-    return found
+    best: list[Offer] = []
+    for offer in sorted(offered, key=lambda offer: (offer.time, offer.workspace)):
+        if not best or offer.workspace < best[-1].workspace:
+            best.append(offer)
+    return best
 
 
-def _told(trace: Trace, op: int) -> str:
+def _op_name(trace: Trace, op: int) -> str:
     ops = trace.ops
     reads, writes = (", ".join(map(str, rows[op].tolist())) for rows in (ops.reads, ops.writes))
     return f"op {op} {ops.name[op]!r} (buffers {reads} to {writes})"
@@ -183,7 +183,7 @@ def _chosen(trace: Trace, op: int, done: Sequence[Convolution], table: Sequence[
         if offer.workspace <= rule:
             return offer
     least = human(fitting[-1].workspace)
-    raise ValueError(f"{_told(trace, op)}: no algorithm of the table does with {human(rule)}, the least is {least}")
+    raise ValueError(f"{_op_name(trace, op)}: no algorithm of the table does with {human(rule)}, the least is {least}")
 
 
 def _with(trace: Trace, taken: dict[int, Offer]) -> Trace:

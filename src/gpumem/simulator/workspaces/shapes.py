@@ -123,13 +123,13 @@ def convolutions(trace: Trace) -> dict[int, tuple[Convolution, ...]]:
     weight gradient of 100x3x32x32 by 64x3x3x3, stride 1x1
     """
     stems = (name.rpartition("::")[2].partition(".")[0] for name in trace.ops.name)
-    found: dict[int, tuple[Convolution, ...]] = {}
+    shapes: dict[int, tuple[Convolution, ...]] = {}
     forward: dict[tuple[int, int], Convolution | None] = {}  # by image and filter
     for op, stem in enumerate(stems):
         if stem in OPS:
             _check_shapes(trace, op)
-            found[op] = _backward(trace, op, forward) if OPS[stem] else _forward(trace, op, forward)
-    return found
+            shapes[op] = _backward(trace, op, forward) if OPS[stem] else _forward(trace, op, forward)
+    return shapes
 
 
 def _check_shapes(trace: Trace, op: int) -> None:
@@ -147,8 +147,8 @@ def _written(trace: Trace, op: int) -> list[int]:
 
 def _attributes(trace: Trace, op: int, weights: int) -> Attributes:
     """What PyTorch tells of an op by the filter `weights`; None is nothing told."""
-    found = (trace.ops.attributes and trace.ops.attributes[op]) or {}
-    given = {key: value for key, value in found.items() if key in (*LEAST, *TRUTHS) and value is not None}
+    shapes = (trace.ops.attributes and trace.ops.attributes[op]) or {}
+    given = {key: value for key, value in shapes.items() if key in (*LEAST, *TRUTHS) and value is not None}
     rank = len((trace.buffers.shape and trace.buffers.shape[weights]) or ()) - 2
     for key, value in given.items():
         if not (_truths(value) if key in TRUTHS else _numbers(value, LEAST[key], 1 if key == "groups" else rank)):
@@ -254,11 +254,11 @@ def _transposed(image_shape: Shape, weights: Shape, output_shape: Shape) -> bool
 
 def _spaces(image: tuple[Shape, int], output: tuple[Shape, int], batch: int, rank: int) -> tuple[Shape, Shape] | None:
     """The extents of image and output in space; what one view does not say, the other and the sizes do."""
-    found = [_space(shape, channels, batch, rank) for shape, channels in (image, output)]
+    shapes = [_space(shape, channels, batch, rank) for shape, channels in (image, output)]
     for view, (shape, channels) in enumerate((image, output)):
-        if found[view] is None and (like := found[1 - view]) is not None:
-            found[view] = _alike(math.prod(shape), batch * channels, like)
-    return None if found[0] is None or found[1] is None else (found[0], found[1])
+        if shapes[view] is None and (like := shapes[1 - view]) is not None:
+            shapes[view] = _alike(math.prod(shape), batch * channels, like)
+    return None if shapes[0] is None or shapes[1] is None else (shapes[0], shapes[1])
 
 
 def _space(shape: Shape, channels: int, batch: int, rank: int) -> Shape | None:

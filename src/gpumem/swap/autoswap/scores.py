@@ -5,8 +5,8 @@ Time goes to the right::
     load |        ____
          |    ___/    \\__         DOA   gap - copy out - copy in
          |  _/  |      | \\_       AOA   DOA x size
-         | /    |      |   \\      WDOA  area under the load in the gap
-         +------a======b-------   SWDOA the same, under the load that earlier choices leave
+         | /    |      |   \\      WDOA  area under the live bytes in the gap
+         +------a======b-------   SWDOA the same, under the live bytes that earlier choices leave
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def wdoa(candidates: Candidates) -> F64:
 
 
 def swdoa(candidates: Candidates) -> F64:
-    """Submodular WDOA: take the gap with the largest WDOA, lower the load by it, repeat (section IV-B iv).
+    """Submodular WDOA: take the gap with the largest WDOA, lower the live bytes by it, repeat (section IV-B iv).
 
     A gap's score is its value when it is taken, so the order of the scores is the order of taking. Scores only
-    fall as the load does, hence the evaluation is lazy: O((n + m + r) log n) for m candidates, where r counts the
+    fall as the live bytes does, hence the evaluation is lazy: O((n + m + r) log n) for m candidates, where r counts the
     scores at the top of the heap that had fallen since they were last evaluated.
     """
     score = np.zeros(len(candidates), np.int64)
@@ -86,7 +86,7 @@ SCORES: dict[str, Callable[[Candidates], F64]] = {"doa": doa, "aoa": aoa, "wdoa"
 
 
 class _AreaTree(NamedTuple):
-    """Byte-nanoseconds under the load, as `segment_tree.build_area` returns them, over `n` ops."""
+    """Byte-nanoseconds under the live bytes, as `segment_tree.build_area` returns them, over `n` ops."""
 
     area: I64
     wide: I64
@@ -120,7 +120,7 @@ def _area(tree: _AreaTree, start: int, stop: int) -> int:
 
 @inner
 def _lower(tree: _AreaTree, start: int, stop: int, size: int) -> None:
-    """Take `size` bytes off the load of the ops `[start, stop)`, which may wrap."""
+    """Take `size` bytes off the live bytes of the ops `[start, stop)`, which may wrap."""
     columns, n = (tree.area, tree.wide, tree.added), tree.n
     _tree.add_to_area(*columns, start, min(stop, n), -size)
     _tree.add_to_area(*columns, max(start - n, 0), stop - n, -size)

@@ -22,9 +22,9 @@ WORK = 48_000_000
 RECOMPUTED_STEPS = 4
 # Steps of the call. Not tuned.
 PLAN_STEPS = 2_000
-# A plan may recompute `RERUNS` ops, or `EACH` times as many as the trace has: what it makes of the trace takes 400
+# A plan may recompute `MOST_RECOMPUTED` ops, or `EACH` times as many as the trace has: the rewritten trace takes 400
 # bytes for each. That guards traces of 10,000 ops and more, where chains are long and grow with the square. Not tuned.
-RERUNS, EACH = 1_000_000, 16
+MOST_RECOMPUTED, EACH = 1_000_000, 16
 FAR = 2**62  # bytes and ns, more than any plan has: the rank of a plan that cannot be
 
 
@@ -67,7 +67,7 @@ class PlanSearch:
         # Plans themselves as keys would fill memory: there are thousands, of two numbers for each gap and buffer.
         key = blake2b(at.tobytes() + until.tobytes(), digest_size=16).digest()
         if key not in self.known:
-            most = max(RERUNS, EACH * self.trace.n)
+            most = max(MOST_RECOMPUTED, EACH * self.trace.n)
             costs = self.known[key] = self.account.costs(at, until, most)
             self.left -= PLAN_STEPS + len(self.account.duration) + RECOMPUTED_STEPS * max(costs.reruns, 0)
         return PricedPlan(at, until, self.known[key])

@@ -77,10 +77,10 @@ def _expiries(account: MadeAgain) -> I64:
     for op in range(n):
         least = n
         for read in range(origins.read_ptr[op], origins.read_ptr[op + 1]):
-            if origins.found.why[read] != 0:
+            if origins.finds.why[read] != 0:
                 least = min(least, origins.last[read])
-            elif origins.found.stop[read] > origins.found.first[read]:
-                least = min(least, max(origins.last[read], through[origins.found.stop[read] - 1]))
+            elif origins.finds.stop[read] > origins.finds.first[read]:
+                least = min(least, max(origins.last[read], through[origins.finds.stop[read] - 1]))
         while row < len(order) and origins.writer[order[row]] == op:
             link = order[row]
             # A chain is as short-lived as its shortest-lived op: the op before it in the chain stands in the row above.

@@ -234,7 +234,7 @@ def _release_unused_host(pattern: AccessPattern, host: Pinned, plan: Plan) -> No
     drops = [decision for decision in plan.decisions if isinstance(decision, Recompute)]
     kept = host.keep(states(pattern.trace, replays(pattern.with_plan([*plan.swaps, *drops]), drops)))
     assert kept, plan
-    host.settle(plan.swaps)
+    host.place_copies(plan.swaps)
 
 
 def _late(pattern: AccessPattern, plan: Plan, done: Carried, line: Timeline) -> I64:

@@ -116,7 +116,7 @@ def offloads(trace: Trace, machine: Machine, limit: int, *, layers: str, strict:
         release = maps.after + 1
     else:
         release = _release_when_copied(trace, machine, maps, prefetch=prefetch, limit=limit)
-    return host.settle(Swap.each(maps, release, prefetch))
+    return host.place_copies(Swap.each(maps, release, prefetch))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

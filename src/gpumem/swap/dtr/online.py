@@ -52,14 +52,14 @@ class OnlineRun(NamedTuple):
     """An iteration within a budget.
 
     `how` it ended: `RAN`, `NO_ROOM` where nothing was left to evict, `TOO_LONG`; `op`: the last one that was begun.
-    `base`: ns of all ops, `again`: ns of the recomputations, of which there were `recomputations`. `peak`: bytes.
+    `base`: ns of all ops, `recompute_ns`: of the recomputations, of which there were `recomputations`. `peak`: bytes.
     `residency`: when each storage was on the device.
     """
 
     how: int
     op: int
     base: int
-    again: int
+    recompute_ns: int
     recomputations: int
     evictions: int
     peak: int
@@ -103,7 +103,7 @@ def follow(storages: DtrStorages, limits: RunLimits, scoring: Scoring, policy: i
         how=ended,
         op=op,
         base=storages.duration.sum(),
-        again=counts[RECOMPUTE_NS],
+        recompute_ns=counts[RECOMPUTE_NS],
         recomputations=counts[RECOMPUTATIONS],
         evictions=counts[EVICTIONS],
         peak=counts[PEAK],

@@ -81,7 +81,7 @@ def online(
     >>> from gpumem.io import bundled
     >>> trace = bundled("vgg16")
     >>> run = online(trace, Machine.named("gtx1080ti"), trace.peak_live_bytes * 3 // 4)
-    >>> run.how == RAN, run.again > 0
+    >>> run.how == RAN, run.recompute_ns > 0
     (True, True)
     """
     one_of("heuristic", heuristic, HEURISTICS)

@@ -97,7 +97,7 @@ FAR = 2**62
 
 @dataclass(slots=True, eq=False)
 class Judge:
-    """Keeps the plan whose iteration is shortest by the capacity clock."""
+    """Keeps the plan whose iteration is shortest by the byte-counting simulation."""
 
     trace: Trace
     machine: Machine

@@ -34,15 +34,15 @@ RULES: dict[str, Rule] = {
 }
 
 
-def option(default: Any, among: Collection[str] = ()) -> Any:
+def option(default: Any, choices: Collection[str] = ()) -> Any:
     """Declare the field of a planner's record that is one of some texts, or in the range that `RULES` has for it."""
-    return field(default=default, metadata={"among": among})
+    return field(default=default, metadata={"among": choices})
 
 
 def check_option(name: str, value: Any, declared: Mapping[str, Any]) -> None:
     """Refuse a value that is not what its `option` allows; other fields may be anything."""
-    if among := declared.get("among"):
-        one_of(name, value, among)
+    if choices := declared.get("among"):
+        one_of(name, value, choices)
     elif "among" in declared:
         check_numbers(**{name: value})
 
@@ -70,7 +70,7 @@ def check_start(start: Plan | None, trace: Trace, machine: Machine, limit: int) 
     except ValueError as error:
         raise ValueError(f"start: no plan for trace {trace.name!r:.60}: {error}") from None
     if (load := swapped.peak_live_bytes) > limit:
-        raise ValueError(f"start: its load of {load} bytes is above the limit of {limit} bytes")
+        raise ValueError(f"start: its live bytes of {load} bytes is above the limit of {limit} bytes")
     if (pinned := int(swapped.live_bytes(host=True).max())) > machine.pinned:
         raise ValueError(f"start: what it keeps on the host, {pinned} bytes, is above the budget of {machine.pinned}")
 

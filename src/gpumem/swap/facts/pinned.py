@@ -70,19 +70,19 @@ class Pinned:
     (True, True, 8)
     """
 
-    def __init__(self, trace: Trace, found: Gaps, budget: int) -> None:
-        value, self.n, self.budget, self.found = found.value, trace.n, budget, found
+    def __init__(self, trace: Trace, gaps: Gaps, budget: int) -> None:
+        value, self.n, self.budget, self.gaps = gaps.value, trace.n, budget, gaps
         members = np.argsort(value, kind="stable")
         counts = np.bincount(value, minlength=int(value.max(initial=-1)) + 1)
         top, add = _tree.build(at_places(trace, host=True))
         self.columns = Values(
-            size=found.size,
+            size=gaps.size,
             value=value,
             members=members,
             first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            after=found.after,
-            base=found.since + 1,
-            constant=found.constant,
+            after=gaps.after,
+            base=gaps.since + 1,
+            constant=gaps.constant,
             taken=np.zeros(len(value), np.bool_),
             start=np.zeros(len(value), np.int64),
             stop=np.zeros(len(value), np.int64),
@@ -130,13 +130,13 @@ class Pinned:
                     _tree.add_to(columns.top, columns.add, 2 * op + 1, 2 * until + 1, size)
         return [op for op in moved if op in new and new[op] > old.get(op, -1)]
 
-    def settle(self, swaps: Iterable[Swap]) -> list[Swap]:
+    def place_copies(self, swaps: Iterable[Swap]) -> list[Swap]:
         """Move the copies of taken gaps to where a schedule has them, never earlier out or later in; return them."""
         placed = list(swaps)
-        row = self.found.rows(self.n)
+        row = self.gaps.rows(self.n)
         for swap in placed:
             gap = row[swap.buffer, swap.after]
-            turn = int(self.found.after[gap]) - swap.after
+            turn = int(self.gaps.after[gap]) - swap.after
             kept = self.take(gap, swap.out + turn, swap.prefetch + turn)
             assert kept, swap
         return placed

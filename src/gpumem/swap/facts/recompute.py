@@ -49,7 +49,7 @@ def backward_start(trace: Trace) -> int:
     Notes
     -----
     The first rule that applies: the first op where a buffer of kind `act_grad` begins, or one of kind
-    `gradient`; the first op with `backward` in its name; the first op of the largest load. What straddles
+    `gradient`; the first op with `backward` in its name; the first op of the largest live bytes. What straddles
     this op was made for the backward pass.
 
     >>> from gpumem.io import bundled
@@ -66,9 +66,9 @@ def backward_start(trace: Trace) -> int:
     return next((op for op, name in enumerate(trace.ops.name) if "backward" in name), trace.peak[0])
 
 
-def kept_over(found: Gaps, op: int, ops: int) -> Bool:
+def kept_over(gaps_: Gaps, op: int, ops: int) -> Bool:
     """Return which gaps begin before op `op` and end at it or later, in the same iteration."""
-    inside: Bool = (found.after < op) & (found.before >= op) & (found.before < ops)
+    inside: Bool = (gaps_.after < op) & (gaps_.before >= op) & (gaps_.before < ops)
     return inside
 
 
@@ -121,7 +121,7 @@ class Recomputable(Shown):
 
 @strict
 def recomputable(
-    trace: Trace, machine: Machine, found: Gaps | None = None, *, most: I64 | None = None, earlier: bool = True
+    trace: Trace, machine: Machine, gaps_: Gaps | None = None, *, most: I64 | None = None, earlier: bool = True
 ) -> Recomputable:
     """Say of each gap whether its value can be computed once more, why not, and what it costs.
 
@@ -152,16 +152,16 @@ def recomputable(
     >>> sorted({REASONS[r] for r in found.reason.tolist()})[1:3]
     ['it is a parameter or optimizer state', 'it was made before the iteration boundary']
     """
-    found, origins, unknown = gaps(trace) if found is None else found, Origins.of(trace), takes_unknown(trace)
-    row = np.array([origins.after(*access) for access in zip(found.buffer.tolist(), found.after.tolist())], np.int64)
-    duration, spans = machine.durations(trace), (found.buffer, found.after, found.before)
+    gaps_, origins, unknown = gaps(trace) if gaps_ is None else gaps_, Origins.of(trace), takes_unknown(trace)
+    row = np.array([origins.after(*access) for access in zip(gaps_.buffer.tolist(), gaps_.after.tolist())], np.int64)
+    duration, spans = machine.durations(trace), (gaps_.buffer, gaps_.after, gaps_.before)
     limits = np.full(len(row), NO_END) if most is None else most
     looks = np.zeros(1, np.int64)
     reason, until, *columns = _make_again(origins, row, *spans, unknown, duration, limits, earlier, looks)
     recomputed, there = Csr(*columns[:2]), Csr(*columns[2:])
     made = origins.left.first[row] < origins.left.stop[row]
     op = np.append(origins.writer, UNKNOWN)[np.where(made, origins.left.first[row], -1)]
-    return Recomputable(found, op, reason, until, recomputed.sums(duration), recomputed, there)
+    return Recomputable(gaps_, op, reason, until, recomputed.sums(duration), recomputed, there)
 
 
 class _Asked(NamedTuple):
@@ -170,7 +170,7 @@ class _Asked(NamedTuple):
     origins: Origins
     unknown: Bool  # n: ops that may take their data from outside
     duration: I64  # n: ns
-    away: Bool  # B: the buffer of the gap in question
+    absent: Bool  # B: the buffer of the gap in question
     none: I64  # B: -1, as nothing dead is held
     marked: Closure
     earlier: bool  # whether to look for the last place where the end will not do
@@ -199,17 +199,17 @@ def _make_again(  # noqa: PLR0913, PLR0917  compiled: arrays that differ by gap,
     end, there_end = np.zeros(len(row) + 1, np.int64), np.zeros(len(row) + 1, np.int64)
     ops, there = np.zeros(ops_count, np.int64), np.zeros(buffers, np.int64)
     marked, seen = marks(np.zeros(ops_count, np.bool_), len(origins.writer)), np.zeros(buffers, np.bool_)
-    away, none = np.zeros(buffers, np.bool_), np.full(buffers, -1, np.int64)
-    asked = _Asked(origins, unknown, duration, away, none, marked, earlier)
+    absent, none = np.zeros(buffers, np.bool_), np.full(buffers, -1, np.int64)
+    asked = _Asked(origins, unknown, duration, absent, none, marked, earlier)
     for gap in range(len(row)):
         end[gap + 1], there_end[gap + 1] = end[gap], there_end[gap]
-        asked.away[buffer[gap]] = True
+        asked.absent[buffer[gap]] = True
         reason[gap], until[gap] = _last_place(asked, row[gap], after=after[gap], before=before[gap], most=most[gap])
         if until[gap] > 0:
             recomputed = ascending(marked)
             ops, end[gap + 1] = _noted(ops, end[gap], recomputed)
             there, there_end[gap + 1] = _noted(there, there_end[gap], _found_there(asked, recomputed, until[gap], seen))
-        asked.away[buffer[gap]] = False
+        asked.absent[buffer[gap]] = False
     looks[0] = marked.used[LOOKED_AT]
     return reason, until, end, ops[: end[-1]], there_end, there[: there_end[-1]]
 
@@ -231,7 +231,7 @@ def _last_place(asked: _Asked, row: int, after: int, before: int, most: int) -> 
         least = after + 1 if marked_place < 0 and asked.earlier else place
         sunk, stuck = _tried(asked, row, place, least=least, most=most)
         if why == FINE and marked_place < 0 and stuck != FREE:
-            why = origins.found.why[stuck] if stuck >= 0 else TOO_LONG
+            why = origins.finds.why[stuck] if stuck >= 0 else TOO_LONG
         marked_place = place if sunk == place else 0
         low, high = max(low, sunk), high if sunk == place else place
         place = sunk + 1 if sunk > after and sunk < place else (low + high) // 2
@@ -254,7 +254,7 @@ def _tried(asked: _Asked, row: int, at: int, least: int, most: int) -> tuple[int
     clear(asked.marked)
     versions, marked = asked.origins.left, asked.marked
     chain = versions.first[row : row + 1], versions.stop[row : row + 1]
-    origins, there = asked.origins, (asked.away, asked.none, asked.none)
+    origins, there = asked.origins, (asked.absent, asked.none, asked.none)
     obstacle, _ = chase(origins, chain[0], chain[1], at, least, *there, marked, asked.duration, most)
     return (marked.place[SUNK] if obstacle == FREE else 0), (marked.place[CAUSE] if obstacle == FREE else obstacle)
 
@@ -262,7 +262,7 @@ def _tried(asked: _Asked, row: int, at: int, least: int, most: int) -> tuple[int
 @inner
 def _found_there(asked: _Asked, ops: I64, place: int, seen: Bool) -> I64:
     """The buffers that `ops` read on the device, each once; `seen` is False everywhere, before and after."""
-    origins, away, held, count, reads = asked.origins, asked.away, asked.none, 0, 0
+    origins, absent, held, count, reads = asked.origins, asked.absent, asked.none, 0, 0
     for op in ops:
         reads += origins.read_ptr[op + 1] - origins.read_ptr[op]
     buffers = np.empty(min(reads, len(seen)), np.int64)
@@ -270,7 +270,7 @@ def _found_there(asked: _Asked, ops: I64, place: int, seen: Bool) -> I64:
         for row in range(origins.read_ptr[op], origins.read_ptr[op + 1]):
             buffer = origins.read[row]
             if not seen[buffer] and is_there(
-                place, origins.last[row], dies=origins.dies[row], absent=away[buffer], until=held[buffer]
+                place, origins.last[row], dies=origins.dies[row], absent=absent[buffer], until=held[buffer]
             ):
                 seen[buffer] = True
                 buffers[count] = buffer

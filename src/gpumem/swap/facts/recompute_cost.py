@@ -70,7 +70,7 @@ class MadeAgain(NamedTuple):
         access = np.array([origins.after(*at) for at in zip(gaps.buffer.tolist(), gaps.after.tolist())], np.int64)
         stride, writer = trace.n + 1, np.append(origins.writer, -1) + 1
         keys = [
-            origins.read * stride + writer[origins.found.first],
+            origins.read * stride + writer[origins.finds.first],
             gaps.buffer * stride + writer[origins.left.first[access]],
             origins.write * stride + origins.made + 1,
         ]
@@ -260,7 +260,7 @@ def replayed(  # noqa: C901, PLR0913, PLR0917  compiled: columns of a record are
     # Columns by name: looked up in the tuples at every use, the loop takes many times as long.
     origins = gaps.origins
     read_ptr, read, read_value = origins.read_ptr, origins.read, gaps.read_value
-    lasts, dies, stops = origins.last, origins.dies, origins.found.stop
+    lasts, dies, stops = origins.last, origins.dies, origins.finds.stop
     write_ptr, write, write_value = origins.write_ptr, origins.write, gaps.write_value
     held = 0
     for row in stay:

@@ -56,7 +56,7 @@ class Times(Shown):
 
     @classmethod
     def serial(cls, trace: Trace, machine: Machine, duration: I64) -> Times:
-        """Let ops that take `duration` run one at a time, whatever their streams, as the host hands them over."""
+        """Let ops that take `duration` run one at a time, whatever their streams, as the host launches them."""
         if not hosted(trace, machine):
             return cls.in_a_row(duration)
         one = replace(trace.ops, stream=np.zeros(trace.n, np.int64), streams=("compute",), duration=duration)

@@ -1,6 +1,6 @@
 """Swapping relaxed to fluid copies, as a program between breakpoints of the iteration.
 
-Read `relax` first: windows of time for each gap, and what recomputing values costs (`again`); then `program`. It is
+Read `relax` first: windows of time for each gap, and what recomputing values costs; then `program`. It is
 stated twice: in flows between breakpoints, which is quickly solved (`flows`; gaps that are alike count as one of its
 `parts`), for the bound (`swap/bound`) with the breakpoints of `refine`; and in whole numbers (`whole`), for plans
 (`swap/snu/ilp`).

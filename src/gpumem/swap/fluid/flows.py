@@ -1,4 +1,4 @@
-"""The linear program in flows: what each segment copies out, copies in and makes again.
+"""The linear program in flows: what each segment copies out, copies in and recomputes.
 
 It is the program of `whole`, for fractions only, in fewer and shorter rows, for parts instead of gaps, and with D,
 what is dropped::
@@ -10,7 +10,7 @@ what is dropped::
 What is absent is counted from slot to slot. A slot is a breakpoint; where nothing stalls it is the end of the op
 before it, or the start of its op. Each flow counts from the slot behind its segment on, or up to there::
 
-    room[t]  =  room[t-1]  +  held[t-1] - held[t]  +  bytes x (out - in - again, of the segment between)
+    room[t]  =  room[t-1]  +  held[t-1] - held[t]  +  bytes x (out - in - recomputed, of the segment between)
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ class FlowProgram(FluidProgram):
         self.parts = merge_gaps(self.f, self.begin, self.end, self.turns, self.k)
         self.single = (self.parts.out_ns > 0) & ~self.parts.several
         self._slots()
-        self._engines(float(self.parts.out_ns.sum() + self.parts.in_ns.sum() + self.parts.drops.again_ns.sum()))
+        self._engines(float(self.parts.out_ns.sum() + self.parts.in_ns.sum() + self.parts.drops.recompute_ns.sum()))
         self._room()
         self._into()
-        self._again()
+        self._recomputed()
         self._out()
         self._several()
         self._once()
 
     def solve(self) -> Solution | None:
         """Solve the program; None where the time was up before."""
-        found = self.rows.relaxed()
-        if found is None and not work.hurried():
+        relaxed = self.rows.relaxed()
+        if relaxed is None and not work.hurried():
             raise RuntimeError("the linear program was not solved")
-        return None if found is None else self._solution(found.x, found.price, found.dual)
+        return None if relaxed is None else self._solution(relaxed.x, relaxed.price, relaxed.dual)
 
     def _solution(self, values: F64, price: F64, dual: float) -> Solution:
         gap, place, _ = expand(self.begin, self.end)
@@ -63,15 +63,15 @@ class FlowProgram(FluidProgram):
         absent, absent_at = self._absent(values)
         dropped, dropped_at = self._dropped(values)
         part, drop, inside = parts.part[gap], parts.drop[gap[droppable]], place - parts.shift[gap]
-        gone = np.zeros(len(gap))
-        gone[droppable] = dropped[dropped_at[drop] + inside[droppable]]
+        let_go = np.zeros(len(gap))
+        let_go[droppable] = dropped[dropped_at[drop] + inside[droppable]]
         level = float(values[self.level[0]]) if self.limit is None else self.limit / self.peak
         engines = price[: 2 * self.k if self.f.duplex else self.k].reshape(-1, self.k).sum(axis=0)
         worth = engines * (self.time[1 : self.k + 1] - self.time[: self.k]) / self.unit
         stall = np.zeros(self.k)
         stall[self.grows] = values[self.stall] * self.unit
         here, absent = self.turns[place], absent[absent_at[part] + inside]
-        return Solution(dual, level, self.active[gap], here, absent, gone, worth, stall, self._crammed(values, stall))
+        return Solution(dual, level, self.active[gap], here, absent, let_go, worth, stall, self._crammed(values, stall))
 
     def _crammed(self, values: F64, stall: F64) -> tuple[I64, F64]:
         """Where values are made, or due, amid a segment, and the ns that copies lack which must run after, or before.
@@ -80,7 +80,7 @@ class FlowProgram(FluidProgram):
         """
         parts, fluid, segments, crammed = self.parts, self.f, self.k, []
         for flows, edge, instant, copy_ns, end in (
-            ((self.out, self.gone), parts.start - 1, fluid.opens, fluid.w.out_ns, 1),
+            ((self.out, self.left), parts.start - 1, fluid.opens, fluid.w.out_ns, 1),
             ((self.into,), parts.stop - 1, fluid.closes, fluid.w.in_ns, 0),
         ):
             copied = np.zeros(len(parts.size))
@@ -108,12 +108,12 @@ class FlowProgram(FluidProgram):
         change, begins = np.zeros(len(part) + 1), offset + parts.begin
         for flow, sign in ((self.out, 1.0), (self.into, -1.0)):
             place = np.maximum(flow.place + 1, parts.begin[flow.of])
-            mine = (place < parts.end[flow.of]) & ~parts.several[flow.of]
-            np.add.at(change, (offset[flow.of] + place)[mine], sign * values[flow.column[mine]])
+            own = (place < parts.end[flow.of]) & ~parts.several[flow.of]
+            np.add.at(change, (offset[flow.of] + place)[own], sign * values[flow.column[own]])
         free = parts.out_ns[self.into.of] == 0
         np.add.at(change, begins[self.into.of[free]], values[self.into.column[free]])
         absent = _summed(change, begins[part])
-        absent[parts.several[part]] = values[self.away.column]
+        absent[parts.several[part]] = values[self.absent.column]
         return absent, offset
 
     def _dropped(self, values: F64) -> tuple[F64, I64]:
@@ -123,10 +123,10 @@ class FlowProgram(FluidProgram):
         if not len(drop):
             return np.zeros(0), offset
         change, begins = np.zeros(len(drop) + 1), offset + parts.begin[drops.part]
-        flow, amount = self.again, values[self.again.column]
+        flow, amount = self.recomputed, values[self.recomputed.column]
         np.add.at(change, begins[flow.of], amount)
-        mine = flow.place + 1 < parts.end[drops.part[flow.of]]
-        np.add.at(change, (offset[flow.of] + flow.place + 1)[mine], -amount[mine])
+        own = flow.place + 1 < parts.end[drops.part[flow.of]]
+        np.add.at(change, (offset[flow.of] + flow.place + 1)[own], -amount[own])
         return _summed(change, begins[drop]), offset
 
     def _slots(self) -> None:
@@ -201,17 +201,17 @@ class FlowProgram(FluidProgram):
         which, column, _ = expand(short, end) if late else expand(begin, short + 1)
         self.rows.put(self.rows.add(alone[short])[which], flow.column[column], 1.0)
 
-    def _again(self) -> None:
+    def _recomputed(self) -> None:
         """Recomputed: in segments where an op starts, which grow by what it takes."""
         parts, drops = self.parts, self.parts.drops
         drop, place, _ = expand(parts.begin[drops.part], parts.end[drops.part])
         grows = np.isin(place % self.k, self.grows)
         drop, place = drop[grows], place[grows]
-        flow = self.again = Flow(drop, place, self.rows.variables(np.ones(len(drop))))
+        flow = self.recomputed = Flow(drop, place, self.rows.variables(np.ones(len(drop))))
         if len(drops.part):
             row = self.rows.add(np.zeros(self.k))
             self.rows.put(row[self.grows], self.stall, -1.0)
-            self.rows.put(row[place % self.k], flow.column, drops.again_ns[drop] / self.unit)
+            self.rows.put(row[place % self.k], flow.column, drops.recompute_ns[drop] / self.unit)
         self._absent_between(
             drops.size[drop], flow.column, self.first[drops.part[drop]], self._behind(drops.part[drop], place)
         )
@@ -242,25 +242,25 @@ class FlowProgram(FluidProgram):
         stop = np.zeros(len(values), np.int64)
         np.maximum.at(stop, value, parts.end[sharing])
         which, place, offset = expand(parts.start[sharing[first_of]], stop)
-        gone = self._gone(sharing[first_of[which]], place)
-        self.gone = Flow(sharing[first_of[which]], place - 1, gone)  # its first
+        let_go = self._left(sharing[first_of[which]], place)
+        self.left = Flow(sharing[first_of[which]], place - 1, let_go)  # its first
         whose, place, _ = expand(parts.begin[sharing], parts.end[sharing])
         part = sharing[whose]
-        flow = self.away = Flow(part, place, self.rows.variables(np.ones(len(part))))
-        self.rows.at_most(flow.column, gone[offset[value[whose]] + place])
+        flow = self.absent = Flow(part, place, self.rows.variables(np.ones(len(part))))
+        self.rows.at_most(flow.column, let_go[offset[value[whose]] + place])
         on = np.clip(self.per * place, self.first[part], self.last[part])
         self._absent_between(parts.size[part], flow.column, on, self._behind(part, place))
         self._fetched(flow)
 
-    def _gone(self, part: I64, place: I64) -> I64:
+    def _left(self, part: I64, place: I64) -> I64:
         """O of values by one of their parts, at breakpoints."""
         out, fluid = self.parts.out_ns[part], self.f
-        gone = self.rows.variables(self._alone(out, self.time[place] - fluid.at(fluid.opens)[self.parts.gap[part]]))
+        let_go = self.rows.variables(self._alone(out, self.time[place] - fluid.at(fluid.opens)[self.parts.gap[part]]))
         cost, row, same = out / self.unit, self.out_row[(place - 1) % self.k], part[1:] == part[:-1]
-        self.rows.put(row, gone, cost)
-        self.rows.put(row[1:][same], gone[:-1][same], -cost[1:][same])
-        self.rows.at_most(gone[:-1][same], gone[1:][same])
-        return gone
+        self.rows.put(row, let_go, cost)
+        self.rows.put(row[1:][same], let_go[:-1][same], -cost[1:][same])
+        self.rows.at_most(let_go[:-1][same], let_go[1:][same])
+        return let_go
 
     def _fetched(self, flow: Flow) -> None:
         """What is not away any more at the next breakpoint, or behind the last, has been copied in."""
@@ -275,7 +275,7 @@ class FlowProgram(FluidProgram):
 
     def _once(self) -> None:
         """A part is swapped or dropped, and at most once, and so is each of its drops."""
-        parts, drops, recomputed = self.parts, self.parts.drops, self.again
+        parts, drops, recomputed = self.parts, self.parts.drops, self.recomputed
         row = self.rows.add(np.ones(len(parts.size)))
         self.rows.put(row[self.into.of], self.into.column, 1.0)
         self.rows.put(

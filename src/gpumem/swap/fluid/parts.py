@@ -26,11 +26,11 @@ RATE = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Droppable(Shown):
-    """Columns over what may be dropped of parts: `part`, `size` in bytes, `again_ns` for all of it."""
+    """Columns over what may be dropped of parts: `part`, `size` in bytes, `recompute_ns` for all of it."""
 
     part: I64
     size: F64
-    again_ns: F64
+    recompute_ns: F64
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -67,15 +67,19 @@ def merge_gaps(fluid: Fluid, begin: I64, end: I64, turns: I64, segments: int) ->
     value, gaps = np.unique(windows.value, return_inverse=True, return_counts=True)[1:]
     several = (windows.out_ns > 0) & (gaps > 1)[value]
     shift = start // segments * segments if fluid.stalls else np.zeros(len(windows), np.int64)
-    out_rate, in_rate, again = windows.out_ns / windows.size, windows.in_ns / windows.size, fluid.again / windows.size
+    out_rate, in_rate, recompute_rate = (
+        windows.out_ns / windows.size,
+        windows.in_ns / windows.size,
+        fluid.recompute_ns / windows.size,
+    )
     begin, end, start, stop = (column - shift for column in (begin, end, start, stop))
     alone = [several] if fluid.stalls else [np.arange(len(windows))]
     plain = _same([begin, end, start, stop, _step(out_rate), _step(in_rate), *alone])
-    each = _same([plain, _step(again)])
+    each = _same([plain, _step(recompute_rate)])
     part = _by_value(plain, each, value, several)
-    first_of, drop_of = np.unique(part, return_index=True)[1], np.flatnonzero(fluid.again < np.inf)
+    first_of, drop_of = np.unique(part, return_index=True)[1], np.flatnonzero(fluid.recompute_ns < np.inf)
     size: F64 = np.bincount(part, windows.size).astype(np.float64)
-    member, rate_of = np.unique(np.stack([part[drop_of], _step(again[drop_of])]), axis=1, return_inverse=True)
+    member, rate_of = np.unique(np.stack([part[drop_of], _step(recompute_rate[drop_of])]), axis=1, return_inverse=True)
     dropped: F64 = np.bincount(rate_of.ravel(), windows.size[drop_of], member.shape[1]).astype(np.float64)
     drop = np.full(len(windows), -1)
     drop[drop_of] = rate_of.ravel()
@@ -90,7 +94,7 @@ def merge_gaps(fluid: Fluid, begin: I64, end: I64, turns: I64, segments: int) ->
         value=value[first_of],
         several=several[first_of],
         gap=first_of,
-        drops=Droppable(member[0], dropped, dropped * _least(rate_of.ravel(), again[drop_of])),
+        drops=Droppable(member[0], dropped, dropped * _least(rate_of.ravel(), recompute_rate[drop_of])),
         part=part,
         drop=drop,
         shift=shift,

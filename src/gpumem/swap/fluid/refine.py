@@ -23,14 +23,14 @@ PATIENCE = 4
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Refined(Shown):
-    """What became of it: the largest `dual`, the breakpoints that there are then, whether it is `settled`.
+    """What became of it: the largest `dual`, the breakpoints that there are then, whether it is `has_converged`.
 
     `last`: the solution of the last program, None where the time was up before the first.
     """
 
     dual: float
     breaks: I64
-    settled: bool
+    has_converged: bool
     last: Solution | None
 
 
@@ -56,9 +56,9 @@ def refine(fluid: Fluid, peak: int, limit: int | None, rounds: int, size: int) -
             break
         more = _split(fluid, breaks, solution, over, scale)
         missing = max(over.max(), solution.crammed[1].max(initial=0.0) / scale if fluid.stalls else 0.0)
-        settled = not len(more) or (idle >= PATIENCE and missing < 5 * FINE)
-        if settled or idle > PATIENCE or program.rows.columns > size:
-            return Refined(best, breaks, bool(settled), last)
+        has_converged = not len(more) or (idle >= PATIENCE and missing < 5 * FINE)
+        if has_converged or idle > PATIENCE or program.rows.columns > size:
+            return Refined(best, breaks, bool(has_converged), last)
         breaks = np.union1d(breaks, more)
     return Refined(best, breaks, False, last)
 
@@ -87,8 +87,8 @@ def _over(fluid: Fluid, breaks: I64, solution: Solution, peak: int) -> F64:
         gap = solution.gap[begin]
         instant = np.arange(2 * fluid.w.after[gap] + 2, 2 * fluid.w.before[gap])
         inside = (fluid.first[gap] <= instant) & (instant <= fluid.last[gap])
-        away = np.interp(clock[instant], clock[solution.instant[begin:end]], absent[begin:end]) * inside
-        load[instant % (2 * fluid.n)] -= fluid.w.size[gap] * away
+        off_device = np.interp(clock[instant], clock[solution.instant[begin:end]], absent[begin:end]) * inside
+        load[instant % (2 * fluid.n)] -= fluid.w.size[gap] * off_device
     excess: F64 = load / peak - solution.level
     return excess
 

@@ -21,7 +21,7 @@ from gpumem.swap.plan.values import FINE, Origins
 from gpumem.trace import COMPUTE, F64, I64, Bool, Trace
 
 
-def least_again(trace: Trace, duration: I64, gaps: Windows) -> F64:
+def least_recompute_ns(trace: Trace, duration: I64, gaps: Windows) -> F64:
     """Return the nanoseconds that each gap of `gaps` costs at least if it is dropped; infinite where it cannot be.
 
     `duration`, int64[n]: ns of each op. Inputs cost nothing, whether they are there or not. O(ops of all chains).
@@ -51,8 +51,8 @@ class Fluid(Shown):
 
     `time`: when op i starts, and the iteration ends; `held`: bytes at each op with the buffers of `w` present and
     the tiny ones away; instants of each gap of `w`: `opens` (its value may be copied out from then on),
-    `first` and `last` (the buffer may be off the device then), `closes` (it is back); `again`: ns that it costs at
-    least to make its value again, infinite where that is not asked, or not possible.
+    `first` and `last` (the buffer may be off the device then), `closes` (it is back); `recompute_ns`: what it takes at
+    least to recompute its value, infinite where that is not asked, or not possible.
     """
 
     n: int
@@ -63,13 +63,19 @@ class Fluid(Shown):
     first: I64
     last: I64
     closes: I64
-    again: F64
+    recompute_ns: F64
     duplex: bool
     stalls: bool
 
     def where(self, chosen: Bool | I64) -> Fluid:
         """Keep some of the gaps."""
-        columns = (self.opens[chosen], self.first[chosen], self.last[chosen], self.closes[chosen], self.again[chosen])
+        columns = (
+            self.opens[chosen],
+            self.first[chosen],
+            self.last[chosen],
+            self.closes[chosen],
+            self.recompute_ns[chosen],
+        )
         return Fluid(self.n, self.time, self.held, self.w.where(chosen), *columns, self.duplex, self.stalls)
 
     def at(self, instant: I64) -> I64:
@@ -109,8 +115,8 @@ def relax(trace: Trace, machine: Machine, *, stalls: bool, recompute: bool = Fal
     free = _tiny(gaps, ops, tiny * trace.peak_live_bytes)
     held, gaps = held - _covered(gaps.where(free), ops), gaps.where(~free)
     instants = (2 * gaps.opens + 1, 2 * gaps.after + 2, 2 * gaps.before - 1, 2 * gaps.before)
-    again = least_again(trace, duration, gaps) if recompute else np.full(len(gaps), np.inf)
-    fluid = Fluid(ops, time, held, gaps, *instants, again, machine.duplex, stalls)
+    recompute_ns = least_recompute_ns(trace, duration, gaps) if recompute else np.full(len(gaps), np.inf)
+    fluid = Fluid(ops, time, held, gaps, *instants, recompute_ns, machine.duplex, stalls)
     return fluid if stalls else _whole_copies(fluid, times)
 
 

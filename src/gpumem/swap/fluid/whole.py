@@ -47,13 +47,13 @@ class WholeProgram(FluidProgram):
         self._absence()
         self._loads(limit / peak)
         if host is not None:
-            row, mine = self.rows.add(np.maximum(host, 0) / peak), np.flatnonzero(self.turns[self.place] % 2 == 0)
-            op, size = self.turns[self.place[mine]] // 2 % fluid.n, self.f.w.size[self.gap[mine]]
-            self.rows.put(row[op], self.away[mine], size / peak)
+            row, own = self.rows.add(np.maximum(host, 0) / peak), np.flatnonzero(self.turns[self.place] % 2 == 0)
+            op, size = self.turns[self.place[own]] // 2 % fluid.n, self.f.w.size[self.gap[own]]
+            self.rows.put(row[op], self.absent[own], size / peak)
 
     def gone_at(self, values: F64) -> tuple[I64, I64]:
         """Return what is off the device by a solution: gaps, and instants, ascending by both."""
-        is_away = values[self.away] > 0.5
+        is_away = values[self.absent] > 0.5
         return self.active[self.gap[is_away]], self.turns[self.place[is_away]]
 
     def _copies_in(self) -> None:
@@ -61,11 +61,11 @@ class WholeProgram(FluidProgram):
         fluid, windows, stop = self.f, self.f.w, np.searchsorted(self.turns, self.f.closes + (not self.f.stalls))
         gap, place, self.in_at = expand(self.begin, stop)
         time_left = fluid.at(fluid.closes)[gap] - self.time[place]
-        self.coming = self.rows.variables(self._alone(windows.in_ns[gap], time_left))
+        self.arriving = self.rows.variables(self._alone(windows.in_ns[gap], time_left))
         cost, row, same = windows.in_ns[gap] / self.unit, self.in_row[place % self.k], gap[1:] == gap[:-1]
-        self.rows.put(row, self.coming, cost)
-        self.rows.put(row[:-1][same], self.coming[1:][same], -cost[:-1][same])
-        self.rows.at_most(self.coming[1:][same], self.coming[:-1][same])
+        self.rows.put(row, self.arriving, cost)
+        self.rows.put(row[:-1][same], self.arriving[1:][same], -cost[:-1][same])
+        self.rows.at_most(self.arriving[1:][same], self.arriving[:-1][same])
 
     def _copies_out(self) -> None:
         """O: of each value, from when it is made to the last breakpoint where a gap of it may be off the device.
@@ -82,30 +82,30 @@ class WholeProgram(FluidProgram):
         out = windows.out_ns[one][value]
         alone = self._alone(out, self.time[place] - fluid.at(fluid.opens[one])[value])
         shared = self.single[value] & (place == stop[value] - 1)
-        self.gone = np.empty(len(value), np.int64)
-        self.gone[~shared] = self.rows.variables(alone[~shared])
+        self.left = np.empty(len(value), np.int64)
+        self.left[~shared] = self.rows.variables(alone[~shared])
         of = np.empty(len(one), np.int64)
         of[self.value] = np.arange(len(windows))  # the gap of a value that has one
         gap = of[value[shared]]
-        self.gone[shared] = self.coming[self.in_at[gap] + self.begin[gap]]
+        self.left[shared] = self.arriving[self.in_at[gap] + self.begin[gap]]
         cost, row, same = out / self.unit, self.out_row[(place - 1) % self.k], value[1:] == value[:-1]
-        self.rows.put(row, self.gone, cost)
-        self.rows.put(row[1:][same], self.gone[:-1][same], -cost[1:][same])
-        self.rows.at_most(self.gone[:-1][same], self.gone[1:][same])
+        self.rows.put(row, self.left, cost)
+        self.rows.put(row[1:][same], self.left[:-1][same], -cost[1:][same])
+        self.rows.at_most(self.left[:-1][same], self.left[1:][same])
 
     def _absence(self) -> None:
         """A is 0 or 1 where an op starts; at its end, where little is decided, whatever lies in between."""
         self.gap, self.place, _ = expand(self.begin, self.end)
         paid = self.f.w.out_ns[self.gap] > 0
-        coming = self.coming[self.in_at[self.gap] + self.place]
-        gone = coming.copy()
-        gone[paid] = self.gone[(self.out_at[self.value[self.gap]] + self.place)[paid]]
+        arriving = self.arriving[self.in_at[self.gap] + self.place]
+        left = arriving.copy()
+        left[paid] = self.left[(self.out_at[self.value[self.gap]] + self.place)[paid]]
         starts = self.turns[self.place] % 2 == 0
-        self.away = np.empty(len(starts), np.int64)
+        self.absent = np.empty(len(starts), np.int64)
         for chosen, whole in ((starts, True), (~starts, False)):
-            self.away[chosen] = self.rows.variables(np.ones(int(chosen.sum())), whole=whole)
-        self.rows.at_most(self.away, gone)
-        self.rows.at_most(self.away, coming)
+            self.absent[chosen] = self.rows.variables(np.ones(int(chosen.sum())), whole=whole)
+        self.rows.at_most(self.absent, left)
+        self.rows.at_most(self.absent, arriving)
 
     def _loads(self, most: float) -> None:
         """Live bytes, at most `most` of the peak, at the start of a breakpoint's op, at the end of the op before."""
@@ -115,7 +115,7 @@ class WholeProgram(FluidProgram):
             op = self.turns[self.place] // 2 - shift
             is_inside = (windows.after[self.gap] < op) & (op < windows.before[self.gap])
             size = windows.size[self.gap[is_inside]] / self.peak
-            self.rows.put(row[self.place[is_inside] % self.k], self.away[is_inside], -size)
+            self.rows.put(row[self.place[is_inside] % self.k], self.absent[is_inside], -size)
 
 
 class PlacedProgram(WholeProgram):
@@ -144,9 +144,9 @@ class PlacedProgram(WholeProgram):
 
     def _once(self, final: I64) -> None:
         """Neither goes back, the fetch comes with the release or later, and what is released is fetched."""
-        again = self.gaps[1:] == self.gaps[:-1]
+        same_gap = self.gaps[1:] == self.gaps[:-1]
         for columns in (self.released, self.fetched):
-            self.rows.at_most(columns[:-1][again], columns[1:][again])
+            self.rows.at_most(columns[:-1][same_gap], columns[1:][same_gap])
         self.rows.at_most(self.fetched, self.released)
         self.rows.at_most(self.released[final], self.fetched[final])
 
@@ -156,7 +156,7 @@ class PlacedProgram(WholeProgram):
         start = self.first[self.gap] + instant // 2 - self.f.w.after[self.gap] - 1  # of the op that it belongs to
         end = instant % 2
         row = self.rows.add(np.zeros(len(instant)))
-        self.rows.put(row, self.away, 1.0)
+        self.rows.put(row, self.absent, 1.0)
         self.rows.put(row, self.released[start + end], -1.0)
         self.rows.put(row, self.fetched[start], 1.0)
 
@@ -168,7 +168,7 @@ class PlacedProgram(WholeProgram):
         self.rows.put(row[op], self.released[inside], size)
         self.rows.put(row[op], self.fetched[inside], -size)
 
-    def said(self, values: F64) -> tuple[I64, I64, I64]:
+    def decisions_of(self, values: F64) -> tuple[I64, I64, I64]:
         """Return what a solution says: the gaps that are swapped, their releases and their fetches."""
         size = len(self.f.w)
         decided = (self.released, self.fetched)

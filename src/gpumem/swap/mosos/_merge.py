@@ -199,7 +199,7 @@ class _Merging:
                 return inf
         elif self.made[group] or self.made[group + 1]:
             main, other = (group, group + 1) if self.made[group] else (group + 1, group)
-            if self.time[other] > SLIGHT * self.time[main] and not (main > other and self.feeds(group)):
+            if self.time[other] > SLIGHT * self.time[main] and not (main > other and self.ends_lifetimes_of(group)):
                 return inf
         separate = [self.needs(self.base[member], self.touched[member]) for member in (group, group + 1)]
         together = self.needs(
@@ -210,7 +210,7 @@ class _Merging:
         )
         return together - max(separate) + (abs(separate[0] - separate[1]) + differing) // APART
 
-    def feeds(self, group: int) -> bool:
+    def ends_lifetimes_of(self, group: int) -> bool:
         """Whether the next group is the last to read something that `group` makes: recomputed, they run together."""
         begin, end, after = self.first[group], self.first[group + 1], [*self.first, self.trace.n][group + 2]
         return bool(((begin <= self.start) & (self.start < end) & (end <= self.last) & (self.last < after)).any())

@@ -59,7 +59,7 @@ class StageProgram:
     def __init__(self, nodes: Nodes, rules: Rules, limit: int | None) -> None:
         self.nodes, self.rules, self.n = nodes, rules, len(nodes)
         self.scope = Scope.of(nodes, rules)
-        self.leaving = [self.scope.leaving(self.scope.out, t) for t in range(self.n)]
+        self.offloading = [self.scope.being_offloaded(self.scope.out, t) for t in range(self.n)]
         self.landing = [self.scope.landing(self.scope.back, t) for t in range(self.n)]
         self.rows, self.lines = Rows(), Lines()
         self.time_unit = max(float(nodes.fastest.sum()) / FINE, 1.0)
@@ -117,7 +117,7 @@ class StageProgram:
         return [(int(self.p[begin, j]), value) for begin in begins]
 
     def _out_in(self, t: int, j: int) -> list[tuple[int, float]]:
-        return [(int(self.o[begin, j]), 1.0) for begin in np.flatnonzero(self.leaving[t][:, j])]
+        return [(int(self.o[begin, j]), 1.0) for begin in np.flatnonzero(self.offloading[t][:, j])]
 
     def _back_in(self, t: int, j: int, value: float = 1.0) -> list[tuple[int, float]]:
         return [(int(self.p[begin, j]), value) for begin in np.flatnonzero(self.landing[t][:, j])]

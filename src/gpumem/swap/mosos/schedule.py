@@ -75,7 +75,7 @@ def _thinned(by: I64, out: Bool, back: Bool, scope: Scope) -> Bool:
                 by[stage, node] = -1
             if by[stage, node] >= 0:
                 read[scope.deps[node]] = True
-        in_flight = scope.leaving(out, stage).any(axis=0) if copies else none
+        in_flight = scope.being_offloaded(out, stage).any(axis=0) if copies else none
         resident[stage] = (read | kept) & (by[stage] < 0) | in_flight
     return resident
 
@@ -90,7 +90,7 @@ def _memory(nodes: Nodes, scope: Scope, by: I64, *, out: Bool, back: Bool, resid
         if copies:
             is_arriving = np.any(scope.landing(back, stage), axis=0)
             arrives = (back & (scope.in_end == stage)).any(axis=0)
-            is_leaving: Bool = np.any(scope.leaving(out, stage), axis=0)
+            is_leaving: Bool = np.any(scope.being_offloaded(out, stage), axis=0)
             is_kept = (is_kept & ~arrives) | is_leaving
         used = int(nodes.held[stage] + nodes.size[resident[stage]].sum() + nodes.size[is_arriving].sum())
         through = resident[stage] & scope.rules.plain  # what a plan holds through all recomputations of the stage

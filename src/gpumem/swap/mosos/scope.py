@@ -82,7 +82,7 @@ class Scope:
         """The last node that reads the output of each, or makes it: int64[n]."""
         return np.array([max(readers, default=node) for node, readers in enumerate(self.users)], np.int64)
 
-    def leaving(self, out: Bool, stage: int) -> Bool:
+    def being_offloaded(self, out: Bool, stage: int) -> Bool:
         """Which of these copies out hold what they copy in stage t: bool[n, n]."""
         return out & (self.out_first <= stage) & (self.out_end >= stage)
 

@@ -1,4 +1,4 @@
-"""The best schedule within a limit, and the least limit that has a schedule, by the integer program."""
+"""The best schedule under a memory limit, and the least limit that has a schedule, by the integer program."""
 
 from __future__ import annotations
 

@@ -127,13 +127,13 @@ class _Builder:
             np.bincount(node_of, link.copy_ns(bytes_), n).astype(np.int64)
             for link in (self.machine.out, self.machine.into)
         )
-        outside, inside = self.memory()
-        held_bytes, live_bytes = outside[first_op[:-1]], outside + inside
+        held, inside = self.memory()
+        held_bytes, live_bytes = held[first_op[:-1]], held + inside
         variants = tuple(self.variants_of(node, live_bytes) for node in work.all_of(range(n)))
         recomputable_nodes = self.recomputable_nodes(deps)
         implementations = tuple(
             tuple(
-                self.implementation(node, picked, outside, inside, recompute=bool(recomputable_nodes[node]))
+                self.implementation(node, picked, held, inside, recompute=bool(recomputable_nodes[node]))
                 for picked in options
             )
             for node, options in work.all_of(enumerate(variants))
@@ -210,7 +210,7 @@ class _Builder:
         return tuple(combinations[round(rank * step)] for rank in range(min(len(combinations), MOST_IMPLEMENTATIONS)))
 
     def implementation(
-        self, node: int, picked: tuple[Variant, ...], outside: I64, inside: I64, *, recompute: bool
+        self, node: int, picked: tuple[Variant, ...], held: I64, inside: I64, *, recompute: bool
     ) -> Implementation:
         """What the node takes when run by the variants `picked`: its workspace is what it adds to the bytes before it.
 
@@ -221,7 +221,7 @@ class _Builder:
         for variant in picked:
             beside[variant.op - ops.start] += variant.workspace
             time[variant.op - ops.start] = variant.duration
-        added = int((outside[ops] + beside).max() - outside[ops.start])
+        added = int((held[ops] + beside).max() - held[ops.start])
         workspace = max(added, int(beside.max())) if recompute else added
         return Implementation(" + ".join(variant.name for variant in picked), int(time.sum()), workspace)
 
@@ -255,7 +255,7 @@ class _Builder:
         first, stop = int(self.groups.first[node]), int(self.groups.first[node + 1])
         rows = slice(values.read_ptr[first], values.read_ptr[stop])
         whole = np.append(values.writer, -1)[
-            np.where(values.found.first[rows] < values.found.stop[rows], values.found.first[rows], -1)
+            np.where(values.finds.first[rows] < values.finds.stop[rows], values.finds.first[rows], -1)
         ]
         own_or_output = (whole >= first) | (maker[values.read[rows]] >= 0)
         return bool((own_or_output | (np.minimum(values.last, leaves[values.read])[rows] >= last_op)).all())

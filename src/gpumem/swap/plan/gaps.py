@@ -105,23 +105,23 @@ def needs_copy_out(chosen: Gaps) -> Bool:
     return dirty & ~chosen.constant
 
 
-def lasts(found: Gaps, line: Timeline) -> I64:
+def lasts(gaps_: Gaps, line: Timeline) -> I64:
     """Return the nanoseconds between the two accesses of each gap."""
     n = len(line)
-    arrive: I64 = line.start[found.before % n] + np.where(found.before >= n, line.makespan, 0)
-    return arrive - line.end[found.after]
+    arrive: I64 = line.start[gaps_.before % n] + np.where(gaps_.before >= n, line.makespan, 0)
+    return arrive - line.end[gaps_.after]
 
 
-def straddle(found: Gaps, ops: Bool) -> Bool:
+def straddle(gaps_: Gaps, ops: Bool) -> Bool:
     """Return which gaps have one of `ops`, bool[n], between their accesses."""
     seen = np.cumsum(np.concatenate([ops, ops]))
-    inside: Bool = seen[found.before - 1] > seen[found.after]
+    inside: Bool = seen[gaps_.before - 1] > seen[gaps_.after]
     return inside
 
 
-def without(load: I64, found: Gaps) -> I64:
+def without(load: I64, gaps_: Gaps) -> I64:
     """Return the live bytes with the buffer of each gap absent over the whole of it."""
-    return load - around(found.after + 1, found.before, found.size, len(load))
+    return load - around(gaps_.after + 1, gaps_.before, gaps_.size, len(load))
 
 
 def around(start: I64, end: I64, size: I64, n: int) -> I64:

@@ -76,7 +76,7 @@ class Plan(Shown):
         columns = {name: [getattr(decision, name, -1) for decision in self.decisions] for name in dict.fromkeys(whole)}
         rows: dict[str, Any] = {"kind": [names[type(decision)] for decision in self.decisions]}
         rows |= {_UNITS.get(name, name): column for name, column in columns.items()}
-        table = frame(rows, index="decision", absent=-1, among=[name for name in rows if name != "kind"])
+        table = frame(rows, index="decision", absent=-1, integers=[name for name in rows if name != "kind"])
         table["name"] = [getattr(decision, "name", "") for decision in self.decisions]
         return table
 

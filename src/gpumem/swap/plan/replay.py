@@ -106,7 +106,7 @@ class Device:
     def __init__(self, trace: Trace, values: Origins, decisions: Iterable[Swap | Recompute | Hold] = ()) -> None:
         self.n, self.name, self.values = trace.n, trace.ops.name, values
         self.end = trace.buffers.end
-        self.away = np.zeros((3, 0), np.int64)  # buffer; the first place where it is absent, and at how many
+        self.absent = np.zeros((3, 0), np.int64)  # buffer; the first place where it is absent, and at how many
         self.until = np.zeros(len(trace.buffers), np.int64)
         self.pieces = np.zeros((4, 0), np.int64)  # buffer, version, made before which op, until
         self.decide(decisions)
@@ -130,7 +130,7 @@ class Device:
                 end = int(self.end[decision.buffer])
                 if decision.until < end:
                     spans.append((decision.buffer, decision.until + 1, end - 1 - decision.until))
-        self.away = np.append(self.away, np.array(spans, np.int64).reshape(len(spans), 3).T, axis=1)
+        self.absent = np.append(self.absent, np.array(spans, np.int64).reshape(len(spans), 3).T, axis=1)
         self.pieces = np.append(self.pieces, np.array(pieces, np.int64).reshape(len(pieces), 4).T, axis=1)
 
     def is_last(self, hold: Hold) -> bool:
@@ -143,14 +143,14 @@ class Device:
 
     def present(self, place: int, wanted: Iterable[int]) -> Present:
         """Return what is there, the buffers apart that are yet to be brought back."""
-        away, kept = np.zeros(len(self.until), np.bool_), np.full(len(self.until), -1, np.int64)
-        buffer, first, length = self.away
-        away[buffer[(place - first) % self.n < length]] = True
-        away[list(wanted)] = True
+        absent, kept = np.zeros(len(self.until), np.bool_), np.full(len(self.until), -1, np.int64)
+        buffer, first, length = self.absent
+        absent[buffer[(place - first) % self.n < length]] = True
+        absent[list(wanted)] = True
         buffer, version, at, until = self.pieces
         is_held = (at < place) & (place <= until)
         kept[buffer[is_held]] = version[is_held]
-        return Present(away, self.until, kept)
+        return Present(absent, self.until, kept)
 
     def closure(self, wanted: Sequence[Recompute | Hold], place: int) -> tuple[I64, Present]:
         """Return the ops to recompute, ascending, and what is there; raise `Refused` where that is impossible."""
@@ -171,7 +171,7 @@ class Device:
             value = f"what buffer {wanted[op].buffer} holds after op {wanted[op].after}{self.called(wanted[op].after)}"
             raise Refused(value, NOT_LEFT)
         if obstacle >= 0:
-            buffer, why = int(values.read[obstacle]), int(values.found.why[obstacle])
+            buffer, why = int(values.read[obstacle]), int(values.finds.why[obstacle])
             value = (
                 f"op {op}{self.called(op)} needs buffer {buffer} as it was, which is off the device or changed by then"
             )
@@ -182,7 +182,7 @@ class Device:
 class Closure(NamedTuple):
     """What a closure has marked so far; lists beside the marks, so that nobody clears or scans all ops for a few."""
 
-    again: Bool  # n: the op is recomputed
+    recomputed: Bool  # n: the op is recomputed
     op: I64  # n: the marked ops, in the order of marking; used[MARKED] of them
     todo: I64  # n: those whose reads are to be looked at; used[PENDING] of them
     reach: I64  # as `Origins.writer`: how far the chain that begins there is marked
@@ -192,12 +192,18 @@ class Closure(NamedTuple):
 
 
 @inner
-def marks(again: Bool, writers: int) -> Closure:
-    """Return room for a closure; `again` is False everywhere."""
-    ops = len(again)
+def marks(recomputed: Bool, writers: int) -> Closure:
+    """Return room for a closure; `recomputed` is False everywhere."""
+    ops = len(recomputed)
     marked, todo, counts = np.empty(ops, np.int64), np.empty(ops, np.int64), np.zeros(5, np.int64)
     return Closure(
-        again, marked, todo, np.zeros(writers, np.int64), np.empty(writers, np.int64), counts, np.zeros(2, np.int64)
+        recomputed,
+        marked,
+        todo,
+        np.zeros(writers, np.int64),
+        np.empty(writers, np.int64),
+        counts,
+        np.zeros(2, np.int64),
     )
 
 
@@ -205,7 +211,7 @@ def marks(again: Bool, writers: int) -> Closure:
 def clear(marked: Closure) -> None:
     """Forget what is marked, in as many steps as there are marks."""
     for row in range(marked.used[MARKED]):
-        marked.again[marked.op[row]] = False
+        marked.recomputed[marked.op[row]] = False
     for row in range(marked.used[CHAINS]):
         marked.reach[marked.begun[row]] = 0
     marked.used[: TIME + 1] = 0
@@ -220,20 +226,20 @@ def ascending(marked: Closure) -> I64:
     low, high = ops.min(), ops.max() + 1
     if high - low > DENSE * len(ops):
         return np.sort(ops)
-    read: I64 = low + np.flatnonzero(marked.again[low:high])
+    read: I64 = low + np.flatnonzero(marked.recomputed[low:high])
     return read
 
 
 @jit
 def closure(  # noqa: PLR0917  compiled: no keyword-only parameters
-    origins: Origins, first: I64, stop: I64, place: int, absent: Bool, until: I64, kept: I64, again: Bool
+    origins: Origins, first: I64, stop: I64, place: int, absent: Bool, until: I64, kept: I64, recomputed: Bool
 ) -> tuple[int, int]:
-    """Mark in `again` what makes the versions `writer[first[k]:stop[k]]`, and all that is needed for it.
+    """Mark in `recomputed` what makes the versions `writer[first[k]:stop[k]]`, and all that is needed for it.
 
     `absent`, `until`, `kept`: of `Present`. Return `FREE` twice; the read, and its op, of what is neither there nor can
     be made; or `CHANGED` and which version does not stay as it should, since a later one is made of it there.
     """
-    marked, no_time = marks(again, len(origins.writer)), np.zeros(len(again), np.int64)
+    marked, no_time = marks(recomputed, len(origins.writer)), np.zeros(len(recomputed), np.int64)
     return chase(origins, first, stop, place, place, absent, until, kept, marked, no_time, 0)
 
 
@@ -258,7 +264,7 @@ def chase(  # noqa: C901, PLR0913, PLR0917  compiled: columns of a record are lo
     """
     marked.place[SUNK], marked.place[CAUSE] = place, FREE
     read_ptr, read, last, dies = origins.read_ptr, origins.read, origins.last, origins.dies
-    found_first, found_stop, why = origins.found.first, origins.found.stop, origins.found.why
+    found_first, found_stop, why = origins.finds.first, origins.finds.stop, origins.finds.why
     for row in range(len(first)):
         _mark(origins.writer, first[row], stop[row], marked, duration=duration, most=most)
     while marked.used[PENDING] > 0 and marked.used[TIME] <= most:
@@ -287,7 +293,7 @@ def chase(  # noqa: C901, PLR0913, PLR0917  compiled: columns of a record are lo
             return CHANGED, row
         # An op recomputed for another of its results changes this version too, wanted or not.
         after = stop[row]
-        if after < len(origins.writer) and origins.goes_on[after] and marked.again[origins.writer[after]]:
+        if after < len(origins.writer) and origins.goes_on[after] and marked.recomputed[origins.writer[after]]:
             return CHANGED, row
     return FREE, FREE
 
@@ -305,8 +311,8 @@ def _mark(  # noqa: PLR0917  compiled: no keyword-only parameters
             return
         op = writer[row]
         marked.used[LOOKED_AT] += 1
-        if not marked.again[op]:
-            marked.again[op] = True
+        if not marked.recomputed[op]:
+            marked.recomputed[op] = True
             marked.op[marked.used[MARKED]] = marked.todo[marked.used[PENDING]] = op
             marked.used[MARKED] += 1
             marked.used[PENDING] += 1
@@ -341,8 +347,8 @@ def sources(  # noqa: PLR0917  compiled: no keyword-only parameters
             source = buffer[ptr[row] + step] = origins.read[read]
             if is_there(place, origins.last[read], dies=origins.dies[read], absent=absent[source], until=until[source]):
                 continue
-            held = is_kept(ops[row], origins.last[read], origins.dies[read], origins.found.stop[read], kept[source])
-            whole[ptr[row] + step] = HELD if held else origins.writer[origins.found.first[read]]
+            held = is_kept(ops[row], origins.last[read], origins.dies[read], origins.finds.stop[read], kept[source])
+            whole[ptr[row] + step] = HELD if held else origins.writer[origins.finds.first[read]]
     return ptr, buffer, whole
 
 

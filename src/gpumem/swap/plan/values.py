@@ -65,7 +65,7 @@ class Origins(NamedTuple):
     goes_on: Bool  # whether each of these changes what the one before it left
     read_ptr: I64  # n + 1
     read: I64  # the buffer
-    found: Versions  # what the op finds in it
+    finds: Versions  # what the op finds in it
     last: I64  # the last place that finds the same there, without any plan
     dies: Bool  # whether it is so because the lifetime ends
     write_ptr: I64  # n + 1
@@ -80,7 +80,7 @@ class Origins(NamedTuple):
         """Look up all accesses: O(accesses log accesses)."""
         accesses = _Accesses.of(trace)
         obstacles = _Obstacles.of(trace, accesses)
-        found, left = (
+        finds, left = (
             _versions(accesses, obstacles, stop) for stop in (accesses.writes_before, accesses.writes_through)
         )
         last, dies = _lasts(trace, accesses)
@@ -95,7 +95,7 @@ class Origins(NamedTuple):
             goes_on=(accesses.reads & (accesses.life_access == np.roll(accesses.life_access, 1)))[accesses.writes],
             read_ptr=np.searchsorted(accesses.op[reads], op_bounds).astype(np.int64),
             read=accesses.buffer[reads],
-            found=Versions(*(column[reads] for column in found)),
+            finds=Versions(*(column[reads] for column in finds)),
             last=last[reads],
             dies=dies[reads],
             write_ptr=np.searchsorted(accesses.op[writes], op_bounds).astype(np.int64),
@@ -114,7 +114,7 @@ class Origins(NamedTuple):
             recomputes_barred = through[versions.stop] > through[versions.first]
             return versions._replace(why=np.where(recomputes_barred & (versions.why == FINE), RANDOM, versions.why))
 
-        return self._replace(found=barred(self.found), left=barred(self.left))
+        return self._replace(finds=barred(self.finds), left=barred(self.left))
 
     def last_access(self, buffer: int) -> int:
         """Return the last op of the iteration that accesses a buffer, -1 if there is none."""
@@ -167,7 +167,7 @@ class _Obstacles(NamedTuple):
 
     lasting: Bool  # the buffer is a parameter or optimizer state
     copy: Bool
-    outside: Bool  # as a whole write it takes data that no op made
+    from_outside: Bool  # as a whole write it takes data that no op made
     nobody: Bool  # and so it is unless later ops write into it: what an op only allocates is as good as any other
 
     @classmethod
@@ -180,8 +180,8 @@ class _Obstacles(NamedTuple):
         reads_nothing[without_reads] = True
         converts[without_reads] = [name[op].split(".")[0] == "_to_copy" for op in without_reads]
         allocates[without_reads] = [name[op].removeprefix("new_").startswith("empty") for op in without_reads]
-        outside = (batch[accesses.buffer] & reads_nothing[accesses.op]) | converts[accesses.op]
-        return cls(lasting[accesses.buffer], trace.ops.copies[accesses.op], outside, allocates[accesses.op])
+        from_outside = (batch[accesses.buffer] & reads_nothing[accesses.op]) | converts[accesses.op]
+        return cls(lasting[accesses.buffer], trace.ops.copies[accesses.op], from_outside, allocates[accesses.op])
 
 
 def _versions(accesses: _Accesses, obstacles: _Obstacles, stop: I64) -> Versions:
@@ -206,7 +206,7 @@ def _versions(accesses: _Accesses, obstacles: _Obstacles, stop: I64) -> Versions
     for code, refused in (
         (STATISTIC, any_of(accesses.statistic)),
         (COPY, any_of(obstacles.copy)),
-        (SOURCE, exists & (obstacles.outside[made_at] | (obstacles.nobody[made_at] & unwritten))),
+        (SOURCE, exists & (obstacles.from_outside[made_at] | (obstacles.nobody[made_at] & unwritten))),
         (OVER_BOUNDARY, ~exists & accesses.old),
         (NO_WHOLE, ~exists & ~accesses.old),
         (LASTING, obstacles.lasting),

@@ -35,16 +35,16 @@ def draw(random: I64, below: int) -> int:
 def toggle(problem: SwapProblem, drops: RecomputeState, swaps: SwapState, gap: int) -> None:
     """Select a gap, or unselect it; the first selected gap of a value pays for its copy-out."""
     value = problem.value[gap]
-    payer_before = _payer(problem, swaps, value)
+    payer_before = _copied_by(problem, swaps, value)
     swaps.selected[gap] = not swaps.selected[gap]
-    payer = _payer(problem, swaps, value)
-    if payer != payer_before:
+    copied_by = _copied_by(problem, swaps, value)
+    if copied_by != payer_before:
         if payer_before >= 0:
             swaps.lengths[OUT] = remove(swaps.outs, swaps.lengths[OUT], payer_before)
-        if payer >= 0:
-            swaps.lengths[OUT] = insert(swaps.outs, swaps.lengths[OUT], payer, Key(problem.end, problem.after, 1))
+        if copied_by >= 0:
+            swaps.lengths[OUT] = insert(swaps.outs, swaps.lengths[OUT], copied_by, Key(problem.end, problem.after, 1))
         for other in range(problem.first[value], problem.last[value]):
-            swaps.payer[other] = payer
+            swaps.copied_by[other] = copied_by
     if swaps.selected[gap]:
         swaps.lengths[IN] = insert(swaps.ins, swaps.lengths[IN], gap, Key(problem.begin, drops.due, 2))
     else:
@@ -59,7 +59,7 @@ def reorder(problem: SwapProblem, drops: RecomputeState, swaps: SwapState, gap: 
 
 
 @inner
-def _payer(problem: SwapProblem, swaps: SwapState, value: int) -> int:
+def _copied_by(problem: SwapProblem, swaps: SwapState, value: int) -> int:
     for gap in range(problem.first[value], problem.last[value]):
         if swaps.selected[gap]:
             return gap if problem.out_ns[gap] > 0 else -1

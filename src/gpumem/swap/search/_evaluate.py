@@ -64,7 +64,7 @@ class SwapState(NamedTuple):
     """Which gaps are swapped, in which order each engine copies, and how long each op is made to wait."""
 
     selected: Bool  # m
-    payer: I64  # m: the gap that copies the value out, -1 where none has to
+    copied_by: I64  # m: the gap that copies the value out, -1 where none has to
     outs: I64  # m: gaps in the order of their copies out, `lengths[OUT]` of them
     ins: I64  # m: gaps in the order of their copies in, `lengths[IN]` of them
     lengths: I64  # 2: of both orders
@@ -77,7 +77,7 @@ class SwapState(NamedTuple):
         outs, ins = np.zeros((2, gaps + 1), np.int64)
         return cls(
             selected=np.zeros(gaps, np.bool_),
-            payer=np.full(gaps, -1),
+            copied_by=np.full(gaps, -1),
             outs=outs,
             ins=ins,
             lengths=np.zeros(2, np.int64),
@@ -254,7 +254,7 @@ def _classify(state: State, limit: int) -> tuple[float, int]:
     """Find what each gap is good for; return the penalty for useless ones, and the bytes off the device at time 0."""
     problem, drops, swaps, times = state.problem, state.drops, state.swaps, state.times
     period, useless, off_device, ops = times.period[0], 0.0, 0, len(problem.begin)
-    ins, payers, size, after, next_point = swaps.ins, swaps.payer, problem.size, problem.after, drops.next_point
+    ins, payers, size, after, next_point = swaps.ins, swaps.copied_by, problem.size, problem.after, drops.next_point
     opens, out_end, in_start, kind = times.opens, times.out_end, times.in_start, times.kind
     freed, freed_early = times.freed, times.freed_early
     points, stall, added_ns, count = drops.points, swaps.stall, drops.added_ns, drops.used[POINTS]
@@ -262,12 +262,12 @@ def _classify(state: State, limit: int) -> tuple[float, int]:
         freed[point], freed_early[point] = 0, 0
     for turn in range(swaps.lengths[IN]):
         gap = ins[turn]
-        payer = payers[gap]
+        copied_by = payers[gap]
         kind[gap] = COPIED
-        if payer != gap:
+        if copied_by != gap:
             kind[gap], out_end[gap] = CLEAN, opens[gap]
-            if payer >= 0 and out_end[payer] > opens[gap]:
-                kind[gap], out_end[gap] = LATE, out_end[payer]
+            if copied_by >= 0 and out_end[copied_by] > opens[gap]:
+                kind[gap], out_end[gap] = LATE, out_end[copied_by]
         if in_start[gap] <= out_end[gap]:
             # By time and by bytes: the shorter the overlap, the nearer is a state in which the gap is of use.
             useless += (out_end[gap] - in_start[gap]) / period + size[gap] / limit

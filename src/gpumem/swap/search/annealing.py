@@ -160,7 +160,7 @@ def _record(state: State, best: Best, limits: I64, current: StateScore, schedule
 def copy_swaps(target: SwapState, source: SwapState, stalls: bool) -> None:
     """Copy one state into another; the stalls only where they can differ."""
     for gap in range(len(source.selected)):
-        target.selected[gap], target.payer[gap] = source.selected[gap], source.payer[gap]
+        target.selected[gap], target.copied_by[gap] = source.selected[gap], source.copied_by[gap]
     for engine in range(len(source.lengths)):
         target.lengths[engine] = source.lengths[engine]
     for turn in range(source.lengths[OUT]):

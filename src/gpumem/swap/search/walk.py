@@ -72,7 +72,7 @@ def swap_decisions(state: State, windows: Windows) -> list[Swap]:
     prefetch = np.clip(places.begins(times.in_start) // 2, release, due)
     out = np.clip(op_times.ended(times.out_end - problem.out_ns), after, release - 1)
     _keep_apart(swaps, out, release, ops)
-    out = np.where(swaps.payer == np.arange(len(windows)), out, after)
+    out = np.where(swaps.copied_by == np.arange(len(windows)), out, after)
     swapped = swaps.ins[: swaps.lengths[IN]]
     swapped = swapped[times.kind[swapped] != USELESS]
     decisions = Swap.each(windows.where(swapped), release[swapped], prefetch[swapped], out[swapped])

@@ -78,7 +78,7 @@ def heuristic(trace: Trace, machine: Machine, limit: int, *, seconds: float | No
     chosen, live, host = select(trace, machine, limit, line)
     if live.over:
         raise NotReached(live.peak, limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
-    return Plan.of(trace, host.settle(overlap(machine, chosen, live, line)))
+    return Plan.of(trace, host.place_copies(overlap(machine, chosen, live, line)))
 
 
 def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, LiveBytes, Pinned]:
@@ -107,7 +107,7 @@ def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[
 
 def _take(host: Pinned, row: int, live: LiveBytes) -> bool:
     """Take a gap if it still helps an op above the limit, and the host has bytes for it."""
-    after, before = int(host.found.after[row]), int(host.found.before[row])
+    after, before = int(host.gaps.after[row]), int(host.gaps.before[row])
     if host.columns.taken[row] or not live.helps(after + 1, before) or not host.take(row, after, before):
         return False
     live.leave(after + 1, before, int(host.columns.size[row]))

@@ -217,7 +217,7 @@ class _Search(Incumbent):
         if proves and stall > -np.inf:
             proved = ceil(min(stall, self.stall) - SAFETY * self.base - 2 * FEWER)
             self.bound = max(self.bound, self.base + proved)
-        work.tell(self.told)
+        work.tell(self.summary)
 
     def solve_once(self, fluid: Fluid, breaks: I64, *, proves: bool) -> I64:
         """Solve the program once; return instants to add to its breakpoints."""
@@ -260,13 +260,13 @@ class _Search(Incumbent):
             solution = self.solve(program, proves)
             if solution is None:
                 break
-            gap, release, fetch = said = program.said(solution)
+            gap, release, fetch = decisions = program.decisions_of(solution)
             spans, duplex = fluid.w.where(gap), self.machine.duplex
             plans, self.left = all_orders(spans, release, fetch, n=fluid.n, duplex=duplex)
             times = [self.judge.offer(Plan.of(self.trace, swaps)) for swaps in work.each(plans)]
             if work.over():  # some orders may be left, so that the solution's time is not known
                 break
-            program.forbid(*said, min(min(times) - self.base, 2 * self.longest(program)))
+            program.forbid(*decisions, min(min(times) - self.base, 2 * self.longest(program)))
 
     def realise(self, swapped: SwappedGaps) -> I64:
         """Simulate variants of a solution; return the instants where the solution exceeds the limit most."""
@@ -276,7 +276,7 @@ class _Search(Incumbent):
         by_heuristic = overlapped(self.trace, self.machine, self.limit, swapped)
         for swaps in (by_heuristic, *variants(self.trace, self.limit, swapped)):
             self.judge.offer(Plan.of(self.trace, swaps))
-        work.tell(self.told)
+        work.tell(self.summary)
         worst = over[np.argsort(-load[over], kind="stable")][:WORST]
         self.left = len(worst) > 0 or self.stall < before
         return np.unique(np.concatenate([2 * worst, 2 * worst + 1]))

@@ -195,14 +195,14 @@ class Witness:
         if not self.listens:
             return
         self._users.setdefault(offset, {})[stream] = self._order.now
-        self._tells(call, partial(self.allocator.use, offset, stream=stream))  # type: ignore[attr-defined]
+        self._passes(call, partial(self.allocator.use, offset, stream=stream))  # type: ignore[attr-defined]
 
     def sync_and_coalesce(self) -> None:
         """Pass the request on to one that has it."""
         if self.coalesces:
-            self._tells("sync_and_coalesce()", self.allocator.sync_and_coalesce)  # type: ignore[attr-defined]
+            self._passes("sync_and_coalesce()", self.allocator.sync_and_coalesce)  # type: ignore[attr-defined]
 
-    def _tells(self, call: str, request: Callable[[], None]) -> None:
+    def _passes(self, call: str, request: Callable[[], None]) -> None:
         try:
             request()
         except Exception as refused:

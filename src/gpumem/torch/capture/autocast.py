@@ -192,8 +192,10 @@ def _full(values: Sequence[Any]) -> torch.dtype:
 
 
 def _widest(values: Sequence[Any]) -> torch.dtype:
-    found = [operand for x in values for operand in (x if isinstance(x, (list, tuple)) else (x,)) if _eligible(operand)]
-    for x in found:
+    operands = [
+        operand for x in values for operand in (x if isinstance(x, (list, tuple)) else (x,)) if _eligible(operand)
+    ]
+    for x in operands:
         if x.dtype not in (torch.float32, _half()):
             raise RuntimeError(f"autocast to {_half()}: an operand is {x.dtype}, which PyTorch does not promote")
-    return torch.float32 if any(x.dtype == torch.float32 for x in found) else _half()
+    return torch.float32 if any(x.dtype == torch.float32 for x in operands) else _half()

@@ -12,7 +12,7 @@ from gpumem.base.names import one_of
 from gpumem.torch.capture.capture_mode import CaptureMode
 from gpumem.torch.capture.captured import Captured, cut
 from gpumem.torch.capture.fake_cuda import fake_cuda
-from gpumem.torch.capture.redirect_device import elsewhere
+from gpumem.torch.capture.redirect_device import redirect_device
 from gpumem.torch.capture.script import TrainingScript, recorded
 from gpumem.torch.internals import torch
 from gpumem.torch.step.foreach_chunks import in_bytes
@@ -20,7 +20,7 @@ from gpumem.torch.step.refusals import alone, refusing, uncompiled
 from gpumem.torch.step.step_context import StepContext
 from gpumem.torch.step.timing import stopwatch
 from gpumem.torch.step.workload import Make, Step, WorkloadError, blamed, made, name_of
-from gpumem.torch.values.assumed import told
+from gpumem.torch.values.assumed import notes_of
 from gpumem.trace import Trace
 
 DEVICES = ("meta", "cpu", "cuda")
@@ -119,7 +119,7 @@ def capture(
     captured = record(
         make, device, batch=batch, iterations=iterations, warmup=warmup, chunk=chunk, assume=assume, name=name
     )
-    for note in (*captured.notes, *told(captured.assumptions)):
+    for note in (*captured.notes, *notes_of(captured.assumptions)):
         warnings.warn(f"{captured.trace.name}: {note}", stacklevel=3)
     return captured.trace
 
@@ -160,7 +160,7 @@ def record(  # noqa: PLR0913  public: a keyword for each choice of a capture
             bounds,
             name or name_of(make),
             alike=iterations > 1,
-            assumptions=mode.assumptions.found,
+            assumptions=mode.assumptions.made,
         )
 
 
@@ -174,7 +174,9 @@ def _environment(
         if device == "meta":
             environment.enter_context(fake_cuda())
         if device != "cpu":
-            environment.enter_context(elsewhere(device, mode.step_context, mode.values, whole_script=whole_script))
+            environment.enter_context(
+                redirect_device(device, mode.step_context, mode.values, whole_script=whole_script)
+            )
         environment.enter_context(refusing())
         environment.enter_context(mode.step_context.followed())
         if gc.isenabled():

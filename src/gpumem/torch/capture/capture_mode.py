@@ -78,8 +78,8 @@ class CaptureMode(OpMode):
 
     def _without(self, call: Call, answers: Answers) -> Any:
         """Run an op on tensors that have no values; what it tells the host is what is known of them, or assumed."""
-        found = answers.answer(call)
-        return found if found is not None else without_values(call.func, call.args, call.kwargs, self._module)
+        answer = answers.answer(call)
+        return answer if answer is not None else without_values(call.func, call.args, call.kwargs, self._module)
 
     @property
     def _module(self) -> str:

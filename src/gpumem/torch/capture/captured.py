@@ -218,13 +218,13 @@ def _left_behind(
     length = hi - lo
     leaves = np.flatnonzero((alloc >= lo) & (alloc < hi) & (free == NEVER)).tolist()
     short = np.setdiff1d(np.flatnonzero((free >= lo - 1) & (free < hi) & (alloc < lo)), goes_on)
-    gone = Counter((int(alloc[block]), int(made.size[block])) for block in short)
+    freed = Counter((int(alloc[block]), int(made.size[block])) for block in short)
     stay: dict[int, int] = {}
     more: Counter[tuple[tuple[int, Any, str], str]] = Counter()
     for block in leaves:
         partner = (int(alloc[block]) - length, int(made.size[block]))
-        if gone[partner]:
-            gone[partner] -= 1
+        if freed[partner]:
+            freed[partner] -= 1
         else:
             stay[block] = int(alloc[block])
             more[recorder.tensor_of(block), made.ops.name[alloc[block]]] += 1

@@ -278,8 +278,8 @@ def _without(count: int, places: list[int]) -> list[int]:
 
 def _partings(device: Unmatched, host: Unmatched, pairs: list[tuple[int, int]]) -> Iterator[Parting]:
     """What is left of both sides, by phase and module, in order of the device's list."""
-    found = [_parting(device, host, group, pairs) for group in dict.fromkeys([*device.groups, *host.groups])]
-    yield from sorted((parting for parting in found if parting is not None), key=lambda parting: parting.at)
+    partings = [_parting(device, host, group, pairs) for group in dict.fromkeys([*device.groups, *host.groups])]
+    yield from sorted((parting for parting in partings if parting is not None), key=lambda parting: parting.at)
 
 
 def _parting(
@@ -305,7 +305,7 @@ def _parting(
 
 
 def _names(ops: Counter[ComparedOp]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    partings: Counter[str] = Counter()
     for op, count in ops.items():
-        found[op.name] += count
-    return found
+        partings[op.name] += count
+    return partings

@@ -58,13 +58,13 @@ class Unmatched:
     def unit(self, spec: str, group: Group) -> list[int] | None:
         """The ops of one unit among those that are left; None where one of them is missing."""
         names = self.groups.get(group, {})
-        found: list[int] = []
+        matched: list[int] = []
         for name, (least, most) in amounts(spec).items():
             there = names.get(name, [])
             if len(there) < least:
                 return None
-            found += there[: int(min(most, len(there)))]
-        return found
+            matched += there[: int(min(most, len(there)))]
+        return matched
 
     def take(self, places: Iterable[int]) -> None:
         """Take ops away."""
@@ -80,9 +80,9 @@ def explain(device: Unmatched, host: Unmatched) -> list[ByBackend]:
         for (what, why), units in ((LISTS, _lists), (NUMBERS, _numbers)):
             rows[what, why] += _taken(device, host, units(device, host, group))
         for form in FORMS:
-            found = _taken(device, host, _units(form, device, host, group))
-            rows[form.what, form.why] += found
-            beside[form][group[0]] += len(found) if form.around else 0
+            matched = _taken(device, host, _units(form, device, host, group))
+            rows[form.what, form.why] += matched
+            beside[form][group[0]] += len(matched) if form.around else 0
     for form, phases in beside.items():
         for phase, count in phases.items():
             rows[form.what, form.why] += _taken(device, host, _beside(form, phase, count, device=device, host=host))
@@ -94,18 +94,18 @@ def explain(device: Unmatched, host: Unmatched) -> list[ByBackend]:
 
 
 def _taken(device: Unmatched, host: Unmatched, units: Iterator[Unit]) -> list[Unit]:
-    found = []
+    matched = []
     for unit in units:
         device.take(unit[0])
         host.take(unit[1])
-        found.append(unit)
-    return found
+        matched.append(unit)
+    return matched
 
 
 def _units(form: Form, device: Unmatched, host: Unmatched, group: Group) -> Iterator[Unit]:
     """Units of a form, as long as both sides have one."""
-    for mine, theirs in product(form.device, form.host):
-        while (there := device.unit(mine, group)) is not None and (instead := host.unit(theirs, group)) is not None:
+    for own, theirs in product(form.device, form.host):
+        while (there := device.unit(own, group)) is not None and (instead := host.unit(theirs, group)) is not None:
             if not there and not instead:
                 break
             yield there, instead
@@ -153,9 +153,9 @@ def _lists(device: Unmatched, host: Unmatched, group: Group) -> Iterator[Unit]:
                 continue
             needs = Counter((does(op), size) for size in op.writes)
             if needs and all(len(singles[key]) >= count for key, count in needs.items()):
-                found = [singles[key].pop(0) for key, count in needs.items() for _ in range(count)]
+                matched = [singles[key].pop(0) for key, count in needs.items() for _ in range(count)]
                 several = True
-                yield ([listed], found) if side is device else (found, [listed])
+                yield ([listed], matched) if side is device else (matched, [listed])
     if several:
         yield from _moved(device, host, group)
 
@@ -197,9 +197,9 @@ def amounts(spec: str) -> dict[str, tuple[int, float]]:
     >>> amounts("bmm*2 mul*3? add+ sum*")
     {'bmm': (2, 2), 'mul': (0, 3), 'add': (1, inf), 'sum': (0, inf)}
     """
-    found: dict[str, tuple[int, float]] = {}
+    matched: dict[str, tuple[int, float]] = {}
     for word in spec.split():
         name, _, count = word.rstrip("?+").partition("*")
         most = inf if word[-1] == "+" or (word[-1] == "*") else int(count or 1)
-        found[name] = (0 if word[-1] in "?*" else 1 if word[-1] == "+" else int(most)), most
-    return found
+        matched[name] = (0 if word[-1] in "?*" else 1 if word[-1] == "+" else int(most)), most
+    return matched

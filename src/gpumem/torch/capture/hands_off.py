@@ -120,6 +120,6 @@ class _Finder(MetaPathFinder):
         """Let `Nothing` stand in for what the table says, as far as this version of the module has it."""
         for where in NOT_CALLED[module.__name__]:
             owner, _, name = where.rpartition(".")
-            found = getattr(module, owner, None) if owner else module
-            if hasattr(found, name):
-                self.environment.enter_context(patch.object(found, name, Nothing))
+            target = getattr(module, owner, None) if owner else module
+            if hasattr(target, name):
+                self.environment.enter_context(patch.object(target, name, Nothing))

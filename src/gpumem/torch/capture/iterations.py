@@ -135,7 +135,7 @@ class Iterations:
 
     def _cut(self, bounds: list[tuple[int, int]]) -> None:
         """Cut the last iteration out, or where no two of many are alike the one with the highest peak."""
-        recorder, assumptions = self.mode.recorder, self.mode.assumptions.found
+        recorder, assumptions = self.mode.recorder, self.mode.assumptions.made
         if any(lo == hi for lo, hi in bounds):
             self.stop("an optimizer steps, and no op ran on a GPU; it has to train on 'cuda'")
         try:

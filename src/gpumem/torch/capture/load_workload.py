@@ -30,13 +30,13 @@ def load(where: str, device: str = "meta") -> Make:
     """
     file, _, name = where.rpartition(":") if ".py:" in where else (where, ":", "make")
     path = Path(file)
-    found = _names(path, where, device)
-    if not callable(found.get(name)):
-        functions = [other for other, value in found.items() if inspect.isfunction(value)]
+    names = _names(path, where, device)
+    if not callable(names.get(name)):
+        functions = [other for other, value in names.items() if inspect.isfunction(value)]
         known = f"; it defines {', '.join(functions)}" if functions else "; it defines no function"
         known += f" (a whole script is --script {path.name})" if name == "make" else ""
         raise WorkloadError(f"{path}: no function {name!r:.40}{meant(name, functions) or known}")
-    return cast(Make, found[name])
+    return cast(Make, names[name])
 
 
 @strict

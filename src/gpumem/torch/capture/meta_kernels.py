@@ -107,13 +107,13 @@ def _ctc_loss(  # noqa: PLR0917  PyTorch's signature
     zero_infinity: bool = False,
 ) -> torch.Tensor:
     """As ATen's, but that lengths may be on the host: so they may on a GPU where no mode is on."""
-    found = aten._ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)[0]
+    loss = aten._ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)[0]
     if zero_infinity:
-        nothing = torch.zeros((), dtype=found.dtype, device=found.device)
-        found = torch.where(found == float("inf"), nothing, found)
+        nothing = torch.zeros((), dtype=loss.dtype, device=loss.device)
+        loss = torch.where(loss == float("inf"), nothing, loss)
     if reduction != MEAN:
-        return found.sum() if reduction else found
-    return (found / target_lengths.to(found.device).clamp_min(1)).mean()
+        return loss.sum() if reduction else loss
+    return (loss / target_lengths.to(loss.device).clamp_min(1)).mean()
 
 
 def _ctc_loss_backward(grad: torch.Tensor, log_probs: torch.Tensor, *others: Any, **more: Any) -> torch.Tensor:
@@ -123,8 +123,8 @@ def _ctc_loss_backward(grad: torch.Tensor, log_probs: torch.Tensor, *others: Any
 def _reduced(op: Any, x: torch.Tensor, y: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """A loss as ATen's kernels make it, where they reduce: as large as before, then made a number in place."""
     whole = x.new_empty(torch.broadcast_shapes(x.shape, y.shape), dtype=torch.result_type(x, y))
-    told = dict(zip((a.name for a in op._schema.arguments[2:]), args)) | kwargs
-    return whole if told.get("reduction", 1) == 0 else whole.resize_(())
+    arguments = dict(zip((a.name for a in op._schema.arguments[2:]), args)) | kwargs
+    return whole if arguments.get("reduction", 1) == 0 else whole.resize_(())
 
 
 def _layer_norm_backward(

@@ -81,8 +81,8 @@ def rising(values: Sequence[int]) -> list[int]:
         length = bisect_left(tails, value)
         tails[length : length + 1], at[length : length + 1] = [value], [place]
         before.append(at[length - 1] if length else -1)
-    found, place = [], at[-1] if at else -1
+    places, place = [], at[-1] if at else -1
     while place >= 0:
-        found.append(place)
+        places.append(place)
         place = before[place]
-    return found[::-1]
+    return places[::-1]

@@ -23,7 +23,7 @@ ON_GPU: dict[Any, Callable[[int], Any]] = {  # what is asked of a tensor without
 
 
 @contextmanager
-def elsewhere(
+def redirect_device(
     device: str, step_context: StepContext, values: KnownValues | None = None, *, whole_script: bool = False
 ) -> Iterator[None]:
     """Let a step run on a device; what loaders draw by chance, indices and seeds, stays on the host as always.

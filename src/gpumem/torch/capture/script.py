@@ -95,18 +95,20 @@ class Stopped(BaseException):
 def recorded(script: TrainingScript, mode: CaptureMode, warmup: int, iterations: int, name: str) -> Captured:
     """Run a script until some iterations are through; return what was recorded of them."""
     stop = _Stop()
-    found = Iterations(mode, warmup, iterations, name=name or script.__name__, stop=stop)
-    with all_refusals() as refusals, stop.insisting(), hands_off(stop), found.followed(), _as_main(script) as module:
+    recorded = Iterations(mode, warmup, iterations, name=name or script.__name__, stop=stop)
+    with all_refusals() as refusals, stop.insisting(), hands_off(stop), recorded.followed(), _as_main(script) as module:
         _run(Path(script.path), module, mode, stop)
     if stop.why:
         raise WorkloadError(f"{script.path}: {stop.why}")
-    if found.captured is None:
-        steps = len(found.order)
-        more = f"it has to train for {found.count} iterations" if steps else "it has to train with one of torch.optim"
+    if recorded.captured is None:
+        steps = len(recorded.order)
+        more = (
+            f"it has to train for {recorded.count} iterations" if steps else "it has to train with one of torch.optim"
+        )
         if refusals:  # the script went on without what it could not do
             more = f"it caught an error: {refusals[0]}"
         raise WorkloadError(f"{script.path}: ended after {steps} optimizer step{'s' * (steps != 1)}; {more}")
-    return found.captured
+    return recorded.captured
 
 
 def _run(path: Path, module: ModuleType, mode: CaptureMode, stop: _Stop) -> None:
@@ -171,13 +173,13 @@ class _Stop:
         """End the script again at the next module that it calls."""
         tracing = sys.gettrace()
         try:
-            with register_module_forward_pre_hook(self._again):
+            with register_module_forward_pre_hook(self._repeat):
                 yield
         finally:
             if self.times > SWALLOWED:
                 sys.settrace(tracing)
 
-    def _again(self, module: torch.nn.Module, args: Any) -> None:
+    def _repeat(self, module: torch.nn.Module, args: Any) -> None:
         if self.is_over:
             self()
 

@@ -88,20 +88,20 @@ class JointGraph:
         self.size: list[int] = []
         self.storages: list[list[int]] = []
         for node in nodes:
-            found = []
+            storages = []
             for key, size in storages_of(node):
                 if key not in numbers:
                     numbers[key] = len(self.size)
                     self.size.append(size)
-                found.append(numbers[key])
-            self.storages.append(found)
+                storages.append(numbers[key])
+            self.storages.append(storages)
         self.made = [
             [
                 storage
-                for storage in found
+                for storage in storages
                 if not any(storage in self.storages[source] for source in self.inputs[position])
             ]
-            for position, found in enumerate(self.storages)
+            for position, storages in enumerate(self.storages)
         ]
 
     def _returned(self, graph: Any) -> None:

@@ -50,16 +50,16 @@ def find(name: str) -> Any:
     '_cdata'
     """
     first, *parts = name.split(".")
-    found: Any = import_module(first)
+    owner: Any = import_module(first)
     for k, part in enumerate(parts, 2):
-        if hasattr(found, part):
-            found = getattr(found, part)
+        if hasattr(owner, part):
+            owner = getattr(owner, part)
             continue
         try:  # one that is not loaded yet, or that its package hides, as `torch.optim.optimizer`
-            found = import_module(".".join([first, *parts][:k]))
+            owner = import_module(".".join([first, *parts][:k]))
         except ImportError:
             raise AttributeError(f"PyTorch {VERSION} has no {name}: {part} is not there") from None
-    return found
+    return owner
 
 
 def _of(owner: str, names: dict[str, str], since: str = FLOOR, until: str = NEWEST) -> tuple[Private, ...]:

@@ -84,8 +84,8 @@ def _cutting(function: Any, cut: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def importing(name: str, *how: Any, **more: Any) -> Any:
-        found = builtins.__import__(name, *how, **more)
-        return _Networkx(found, cut) if name == "networkx" else found
+        module = builtins.__import__(name, *how, **more)
+        return _Networkx(module, cut) if name == "networkx" else module
 
     own = {"__builtins__": vars(builtins) | {"__import__": importing}, "minimum_cut": cut}
     made = FunctionType(

@@ -131,13 +131,13 @@ def place_of(row: Private) -> tuple[Any, str] | None:
     """
     owner, _, name = row.name.rpartition(".")
     try:
-        found = find(owner)
+        owner_ = find(owner)
         find(row.name)
     except AttributeError as error:
         if row.expected and any(part.startswith("_") for part in row.name.split(".")):
             raise AttributeError(f"{error}; it is needed as {row.why}") from error
         return None
-    return found, name
+    return owner_, name
 
 
 def original(name: str) -> Any:

@@ -66,9 +66,9 @@ class StepRecorder(IterationRecorder[Cell]):
         if self._memory.on_reaped is self._buried:  # else a later recorder has taken the place
             self._memory.on_reaped = None
 
-    def trace(self, found: Alike) -> Trace:
+    def trace(self, alike: Alike) -> Trace:
         """Return the trace of the last of two iterations; WorkloadError where they differ."""
-        return cut(self.ops, found.bounds, "step").trace
+        return cut(self.ops, alike.bounds, "step").trace
 
 
 class StepEnvironment:

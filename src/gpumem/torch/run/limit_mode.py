@@ -24,7 +24,9 @@ from gpumem.torch.step.ops import IS_ON_DEVICE, Call, Kind, tensors
 from gpumem.torch.step.storages import Cell
 
 PACKED = "_pack_padded_sequence.default"  # it makes lengths, which recurrent nets read on the host
-SEVERAL_STREAMS = "it computes on several streams; within a limit each waits for the one before, so they run in turns"
+SEVERAL_STREAMS = (
+    "it computes on several streams; under a memory limit each waits for the one before, so they run in turns"
+)
 
 
 class LimitMode(OpMode):

@@ -1,4 +1,4 @@
-"""Run an unmodified PyTorch step within a limit."""
+"""Run an unmodified PyTorch step under a memory limit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def managed(  # noqa: PLR0913  public: a keyword for each choice of a run
     chunk: int | str | None = None,
     device: str | None = None,
 ) -> Managed:
-    """Run an unmodified training step within a limit, with the same bits as without one.
+    """Run an unmodified training step under a memory limit, with the same bits as without one.
 
     The first iterations run on demand: before each op whatever it touches is brought to the device, and the least
     recently used is evicted for that. They are recorded; when two are alike, a plan is made beside the run, and

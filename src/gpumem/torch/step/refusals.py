@@ -1,4 +1,4 @@
-"""Refusals of what cannot be recorded or run within a limit, each in one sentence that says what to do instead."""
+"""Refusals of what cannot be recorded or run under a memory limit, each with what to do instead."""
 
 from __future__ import annotations
 

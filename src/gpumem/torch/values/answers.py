@@ -54,18 +54,18 @@ class Answers:
 
     def _on_host(self, tensor: torch.Tensor, asked: str) -> torch.Tensor:
         """Return a tensor of the host as large as `tensor`: its values, or what is assumed of them."""
-        found = self.values.read(tensor)
-        if found is not None and self.values.sure(tensor):
-            return found
-        if found is None:
-            found = torch.full((), NUMBER if is_number(tensor.dtype) else 0, dtype=tensor.dtype, device=HOST).expand(
+        value = self.values.read(tensor)
+        if value is not None and self.values.sure(tensor):
+            return value
+        if value is None:
+            value = torch.full((), NUMBER if is_number(tensor.dtype) else 0, dtype=tensor.dtype, device=HOST).expand(
                 tensor.size()
             )
         answer = (
-            f"{found.reshape(-1)[0].item()}" + (" each" if tensor.numel() > 1 else "") if tensor.numel() else "nothing"
+            f"{value.reshape(-1)[0].item()}" + (" each" if tensor.numel() > 1 else "") if tensor.numel() else "nothing"
         )
         self.assumptions.note(self.place(), asked, answer)
-        return found
+        return value
 
     def _equal(self, first: torch.Tensor, second: torch.Tensor) -> bool:
         """Whether two tensors are equal; where one is not known, whether they are the same tensor."""

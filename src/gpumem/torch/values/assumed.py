@@ -31,7 +31,7 @@ class Assumption:
         return f"{self.asked} in {self.place}: {self.answer}"
 
 
-def told(assumptions: tuple[Assumption, ...]) -> tuple[str, ...]:
+def notes_of(assumptions: tuple[Assumption, ...]) -> tuple[str, ...]:
     """The line that warns of them, with the first three."""
     if not assumptions:
         return ()
@@ -53,7 +53,7 @@ class Assumptions:
         if policy is not None:
             one_of("assume", policy, ASSUME)
         self.policy = policy
-        self._found: Counter[tuple[str, str, str]] = Counter()
+        self._assumed: Counter[tuple[str, str, str]] = Counter()
 
     def note(self, place: str, asked: str, answer: object) -> None:
         """Write an answer down; refuse it where nothing is to be assumed."""
@@ -61,7 +61,7 @@ class Assumptions:
             raise WorkloadError(
                 f"{asked} in {place}: the answer depends on what the net computes; nothing is to be assumed"
             )
-        self._found[place, asked, f"{answer}"] += 1
+        self._assumed[place, asked, f"{answer}"] += 1
 
     @property
     def sizes(self) -> str:
@@ -69,6 +69,6 @@ class Assumptions:
         return self.policy if self.policy in (BALANCED, WORST) else ""
 
     @property
-    def found(self) -> tuple[Assumption, ...]:
+    def made(self) -> tuple[Assumption, ...]:
         """All of them, in order."""
-        return tuple(Assumption(*what, times) for what, times in self._found.items())
+        return tuple(Assumption(*what, times) for what, times in self._assumed.items())

@@ -63,7 +63,7 @@ class HostCall:
         self.values, self.call, self.fresh = values, call, fresh
         self.doubt = max(map(values.doubt, call.read), default=Doubt.NONE)
         self.numbers = self._numbers()
-        self.mine: dict[int, Host] = {}  # operands on the host, by those that they stand for
+        self.stand_ins: dict[int, Host] = {}  # operands on the host, by those that they stand for
 
     def run(self) -> None:
         """Compute all elements, or where they are too many one for all; raise one of `FAILS` where neither works."""
@@ -79,10 +79,10 @@ class HostCall:
 
     def _numbers(self) -> dict[int, float]:
         """The number that each unknown operand is supposed to be; the same for operands of one storage."""
-        found, place = dict[int, float](), dict[int, float]()
+        known, place = dict[int, float](), dict[int, float]()
         for operand in self.call.operands:
             if is_number(operand.dtype):
-                found[id(operand)] = place.setdefault(operand.untyped_storage()._cdata, 1 + STEP * len(place))
+                known[id(operand)] = place.setdefault(operand.untyped_storage()._cdata, 1 + STEP * len(place))
             elif (
                 self.values.known(operand) is None
                 and operand.numel()
@@ -90,8 +90,8 @@ class HostCall:
             ):
                 raise ValueError("whole numbers that are not known")
             else:
-                found[id(operand)] = 0
-        return found
+                known[id(operand)] = 0
+        return known
 
     def _whole(self) -> None:
         """Compute all elements."""
@@ -101,11 +101,11 @@ class HostCall:
             if any(tensor is computed for computed in self.call.written):
                 alone = keys.count(tensor.untyped_storage()._cdata) == 1  # and not copied onto itself
                 return self._writable(tensor, overwritten=self.call.kind.overwrites and alone and covers(tensor))
-            found = self.values.read(tensor)
+            known = self.values.read(tensor)
             return (
                 torch.full((), self.numbers[id(tensor)], dtype=tensor.dtype).expand(tensor.size())
-                if found is None
-                else found
+                if known is None
+                else known
             )
 
         for made, computed in zip(self.fresh, self._called(host), strict=True):
@@ -129,15 +129,15 @@ class HostCall:
             times = self.call.operands[0].numel() // max(made.numel(), 1) if sums else 1
             self.values.keep_each(made, computed.reshape(-1)[0] * times, self.doubt)
         for made in self.call.written:
-            self.values.keep_each(made, self.mine[id(made)].reshape(()), self.doubt)
+            self.values.keep_each(made, self.stand_ins[id(made)].reshape(()), self.doubt)
 
     def _called(self, host: Callable[[torch.Tensor], Host], *, alone: bool = False) -> list[Host]:
         """What the op makes on the host; where one element stands `alone` for all, so do sizes that it is given."""
 
         def mapped_once(tensor: torch.Tensor) -> Host:
-            if id(tensor) not in self.mine:
-                self.mine[id(tensor)] = host(tensor)
-            return self.mine[id(tensor)]
+            if id(tensor) not in self.stand_ins:
+                self.stand_ins[id(tensor)] = host(tensor)
+            return self.stand_ins[id(tensor)]
 
         call, given = self.call, self.call.given
         if alone and SIZE in given:
@@ -145,9 +145,11 @@ class HostCall:
         kwargs = {name: mapped(value, mapped_once) for name, value in given.items() if name != "pin_memory"}
         args = [kwargs.pop(name) for name in [*given][: len(call.args)]]
         with as_device() if call.kind.rng and kwargs.get("generator") is None else nullcontext():
-            found = call.func(*args, **kwargs)
+            known = call.func(*args, **kwargs)
         return [
-            result for result in results(found, None) if not any(result is operand for operand in self.mine.values())
+            result
+            for result in results(known, None)
+            if not any(result is operand for operand in self.stand_ins.values())
         ]
 
     def _writable(self, tensor: torch.Tensor, *, overwritten: bool) -> Host:

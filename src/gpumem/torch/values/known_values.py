@@ -108,10 +108,10 @@ class KnownValues:
             return None
         made = torch.zeros(cell.size, dtype=torch.uint8, device=HOST).untyped_storage()
         self.held += cell.size
-        finalize(made, self._gone, cell.size).atexit = False
+        finalize(made, self._forget, cell.size).atexit = False
         return made
 
-    def _gone(self, size: int) -> None:
+    def _forget(self, size: int) -> None:
         self.held -= size
 
     def end(self, written: Sequence[torch.Tensor]) -> None:

@@ -68,17 +68,17 @@ class Sizes:
         if call.func.overloadpacket is aten.index:
             return self._indexed(call, hosts)
         with hidden_from_modes():
-            found = self._run(call, hosts)
+            result = self._run(call, hosts)
             if call.func.overloadpacket is aten._pack_padded_sequence:
-                return _without(found[0]), found[1]  # the sizes of its batches are on the host on any device
-            return _without(found)
+                return _without(result[0]), result[1]  # the sizes of its batches are on the host on any device
+            return _without(result)
 
     def _run(self, call: Call, hosts: dict[int, torch.Tensor]) -> Any:
         """Call the op on the host; operands that decide nothing are zeros there, expanded to take no memory."""
 
         def host(tensor: torch.Tensor) -> torch.Tensor:
-            found = hosts.get(id(tensor))
-            return torch.zeros((), dtype=tensor.dtype, device=HOST).expand(tensor.size()) if found is None else found
+            result = hosts.get(id(tensor))
+            return torch.zeros((), dtype=tensor.dtype, device=HOST).expand(tensor.size()) if result is None else result
 
         return call.func(*[mapped(x, host) for x in call.args], **{k: mapped(x, host) for k, x in call.kwargs.items()})
 
@@ -110,16 +110,16 @@ class Sizes:
 
     def _host(self, call: Call, tensor: torch.Tensor) -> torch.Tensor:
         """Return an operand that decides the size of a result, on the host: its values, or what is assumed of them."""
-        found = self.values.read(tensor)
-        if found is not None and self.values.sure(tensor):
-            return found
+        result = self.values.read(tensor)
+        if result is not None and self.values.sure(tensor):
+            return result
         if not self.assumptions.sizes:
             why = f"how many it finds depends on what the net computes; {TELL}"
             raise WorkloadError(f"{call.name} in {self.place()}: {why}")
-        if found is None or self.values.doubt(tensor) is Doubt.SUPPOSED:
-            found = self._supposed(call, tensor)
+        if result is None or self.values.doubt(tensor) is Doubt.SUPPOSED:
+            result = self._supposed(call, tensor)
         self.assumptions.note(self.place(), f"how many {call.name} finds", self.assumptions.sizes)
-        return found
+        return result
 
     def _supposed(self, call: Call, tensor: torch.Tensor) -> torch.Tensor:
         """Assumed values of an operand that is not known: so that all is selected, or every second."""
@@ -141,12 +141,12 @@ def _chosen(of: torch.Tensor, made: torch.Tensor, dim: int | None, balanced: boo
     return (chosen.movedim(-1, -1 if dim is None else dim) if keeps else chosen.squeeze(-1)).to(made.dtype)
 
 
-def _without(found: Any) -> Any:
+def _without(result: Any) -> Any:
     """The result of an op on the host, on `meta`."""
-    if isinstance(found, torch.Tensor):
+    if isinstance(result, torch.Tensor):
         # the storage may be larger than the tensor, where a kernel begins with the most elements that there may be
-        size = found.untyped_storage().nbytes()
+        size = result.untyped_storage().nbytes()
         storage = torch.empty(size, dtype=torch.uint8, device=META).untyped_storage()
-        made = torch.empty(0, dtype=found.dtype, device=META)
-        return made.set_(storage, 0, found.size(), found.stride())
-    return type(found)(map(_without, found)) if isinstance(found, (list, tuple)) else found
+        made = torch.empty(0, dtype=result.dtype, device=META)
+        return made.set_(storage, 0, result.size(), result.stride())
+    return type(result)(map(_without, result)) if isinstance(result, (list, tuple)) else result

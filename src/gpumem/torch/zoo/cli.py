@@ -31,8 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (ValueError, ImportError, MemoryError) as error:
-        told = " ".join(str(error).split()) or "out of memory"
-        print(f"{PROGRAM}: error: {told}", file=sys.stderr)
+        text = " ".join(str(error).split()) or "out of memory"
+        print(f"{PROGRAM}: error: {text}", file=sys.stderr)
         return 2
     return 0
 
@@ -85,9 +85,9 @@ def _write(folder: Path, recipe: Recipe) -> None:
     begin = time.perf_counter()
     captured = recipe.record()
     file = f"{recipe.name}.json.gz"
-    told = {"batch": recipe.batch, "optimizer": recipe.optimizer, "device": "meta", "torch": str(torch.__version__)}
+    text = {"batch": recipe.batch, "optimizer": recipe.optimizer, "device": "meta", "torch": str(torch.__version__)}
     bounds = captured.bounds[recipe.warmup :]
-    io.write_recording(folder / file, captured.recording, bounds, name=recipe.name, meta=told)
+    io.write_recording(folder / file, captured.recording, bounds, name=recipe.name, meta=text)
     trace, seconds = captured.trace, time.perf_counter() - begin
     figures = f"{trace.n:>8} {len(trace.buffers):>8} {human(trace.peak[1]):>15} {seconds:>8.1f}"
     print(f"{file:<40} {figures}", flush=True)

@@ -38,12 +38,12 @@ class Language:
 
     def with_(self, layers: int | None, hidden: int | None) -> dict[str, Any]:
         """What the configuration is told."""
-        told = {"vocab_size": self.words, **dict(self.settings)}
+        chosen = {"vocab_size": self.words, **dict(self.settings)}
         if layers:
-            told[self.layers] = layers
+            chosen[self.layers] = layers
         if hidden:
-            told |= {name: max(int(hidden * part), 1) for name, part in self.sizes}
-        return told
+            chosen |= {name: max(int(hidden * part), 1) for name, part in self.sizes}
+        return chosen
 
 
 REPEATED = "sdpa_repeated"  # scaled-dot-product attention of heads whose keys and values are repeated before
@@ -97,17 +97,17 @@ def language(
     dtype: str = "float32",
 ) -> Net:
     """A language model by its configuration; labels are the inputs."""
-    told = which.with_(layers, hidden)
+    chosen = which.with_(layers, hidden)
     length = sequence or which.sequence
-    build = partial(_build, which, told, checkpoint, dtype, length)
+    build = partial(_build, which, chosen, checkpoint, dtype, length)
     return Net(build, (Input((length,), which.words),), _loss, which.batch, "adam", ("transformers",))
 
 
-def _build(which: Language, told: dict[str, Any], checkpoint: bool, dtype: str, length: int) -> Any:
+def _build(which: Language, chosen: dict[str, Any], checkpoint: bool, dtype: str, length: int) -> Any:
     transformers = library("transformers")
     transformers.AttentionInterface.register(REPEATED, _repeated)
     transformers.AttentionMaskInterface.register(REPEATED, library("transformers.masking_utils").sdpa_mask)
-    config = getattr(transformers, which.config)(**told)
+    config = getattr(transformers, which.config)(**chosen)
     for positions in ("n_positions", "max_position_embeddings"):
         if getattr(config, positions, length) < length:
             setattr(config, positions, length)

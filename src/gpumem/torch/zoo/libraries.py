@@ -33,9 +33,9 @@ def library(name: str) -> Any:
 def module_of(name: str) -> Any:
     """Load one module of a package from its file, without the package's own import (which loads compiled code)."""
     package, _, rest = name.partition(".")
-    found = installed(package)
-    assert found is not None and found.origin is not None
-    spec = spec_from_file_location(name, Path(found.origin).parent / f"{rest.replace('.', '/')}.py")
+    version = installed(package)
+    assert version is not None and version.origin is not None
+    spec = spec_from_file_location(name, Path(version.origin).parent / f"{rest.replace('.', '/')}.py")
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -61,27 +61,27 @@ def recipe(name: str, **options: object) -> Recipe:
     >>> made.record().trace.n
     547
     """
-    net_name, family, parts = _found(name)
-    told = {key: value for part in parts for key, value in (_read(part) or {}).items()}
-    told |= {key: value for key, value in options.items() if value is not None}
-    _check(name, family, told)
-    own = {key: told[key] for key in told if key not in COMMON}
+    net_name, family, parts = _parsed(name)
+    stated = {key: value for part in parts for key, value in (_read(part) or {}).items()}
+    stated |= {key: value for key, value in options.items() if value is not None}
+    _check(name, family, stated)
+    own = {key: stated[key] for key in stated if key not in COMMON}
     net = family(**own)
     check(name, net.needs)
-    told.setdefault("batch", net.batch)
-    cold = told.get("cold", 0)
+    stated.setdefault("batch", net.batch)
+    cold = stated.get("cold", 0)
     return Recipe(
-        _spelled(net_name, told),
+        _spelled(net_name, stated),
         net,
-        told["batch"],
-        told.get("optimizer") or ("adam" if cold else net.optimizer),
-        told.get("foreach", False),
+        stated["batch"],
+        stated.get("optimizer") or ("adam" if cold else net.optimizer),
+        stated.get("foreach", False),
         warmup=0 if cold else 1,
         iterations=cold or 2,
     )
 
 
-def _found(name: str) -> tuple[str, Family, list[str]]:
+def _parsed(name: str) -> tuple[str, Family, list[str]]:
     """Split a name into the longest net that there is, and parts that can be read."""
     words = name.split("_")
     splits = [("_".join(words[:k]), words[k:]) for k in range(len(words), 0, -1)]
@@ -104,8 +104,8 @@ def _of_a_library(net: str) -> Family | None:
         one_of(f"{net}: library", source, SOURCES)
         check(net, [source])
     for library in SOURCES:
-        if source in ("", library) and installed(library) and (found := _models(library).get(model.replace("_", ""))):
-            return partial(classifier, library, found)
+        if source in ("", library) and installed(library) and (match := _models(library).get(model.replace("_", ""))):
+            return partial(classifier, library, match)
     return None
 
 
@@ -121,27 +121,27 @@ def _read(part: str) -> dict[str, Any] | None:
         key, value = WORDS[part]
         return {key: value}
     for keys, pattern in NUMBERS.items():
-        if found := re.fullmatch(pattern.replace("{}", "([0-9]{1,9})"), part):
-            return {key: int(value) for key, value in zip(keys, found.groups())}
+        if match := re.fullmatch(pattern.replace("{}", "([0-9]{1,9})"), part):
+            return {key: int(value) for key, value in zip(keys, match.groups())}
     return None
 
 
-def _check(name: str, family: Family, told: dict[str, Any]) -> None:
+def _check(name: str, family: Family, stated: dict[str, Any]) -> None:
     takes = [key for key, p in signature(family).parameters.items() if p.kind is p.KEYWORD_ONLY]
-    for key, value in told.items():
+    for key, value in stated.items():
         if key not in (*takes, *COMMON):
             raise ValueError(f"{name}: takes no {key}; it takes {', '.join((*takes, *COMMON))}")
         if type(value) is int and value < 1:
             raise ValueError(f"{name}: {key} {value} is below 1")
-    one_of(f"{name}: optimizer", told.get("optimizer") or OPTIMIZERS[0], OPTIMIZERS)
+    one_of(f"{name}: optimizer", stated.get("optimizer") or OPTIMIZERS[0], OPTIMIZERS)
 
 
-def _spelled(net: str, told: dict[str, Any]) -> str:
+def _spelled(net: str, stated: dict[str, Any]) -> str:
     """Write the name out, with its batch, in the order of its parts."""
     parts = [net.rpartition(":")[2]]
     numbers = [
-        p.format(*(told[key] for key in keys)) for keys, p in NUMBERS.items() if all(key in told for key in keys)
+        p.format(*(stated[key] for key in keys)) for keys, p in NUMBERS.items() if all(key in stated for key in keys)
     ]
     cold = [part for part in numbers if part.startswith("cold")]
-    words = [word for word, (key, value) in WORDS.items() if key in told and told[key] == value]
+    words = [word for word, (key, value) in WORDS.items() if key in stated and stated[key] == value]
     return "_".join([*parts, *(part for part in numbers if part not in cold), *words, *cold])

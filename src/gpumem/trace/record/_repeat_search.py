@@ -161,7 +161,7 @@ class _Search:
         return farthest <= period and self.lives[self.now] == self.lives[self.now - period]
 
     def _odd_row(self, period: int) -> int:
-        """The last row that breaks condition 3, or 0: its twin `period` before acts on another block."""
+        """The last row that breaks condition 3, or 0: its counterpart `period` before acts on another block."""
         now, born = self.now, self.born
         start = now - 2 * period
         for row in range(now, now - period, -1):

@@ -77,8 +77,8 @@ def pattern(records: Sequence[Hashable], writes: Sequence[int]) -> Pattern | Non
         raise ValueError(f"writes: {list(writes)!r:.60} are no ascending indices of {len(records)} records")
     stream, inputs = PatternStream(), {*at.tolist()}
     for number, record in enumerate(records):
-        if number in inputs and (found := stream.at_write()) is not None:
-            return found
+        if number in inputs and (period := stream.at_write()) is not None:
+            return period
         stream.push(record, number in inputs)
     return None
 

@@ -95,9 +95,9 @@ class Recorder(Shown):
     @strict
     def free(self, block: int) -> None:
         """Record that `block` is released after the last op so far."""
-        mine = self._live(block, "free")
-        mine.free = max(len(self._ops) - 1, mine.alloc)
-        self._events.append(("free", block, mine.size))
+        block_ = self._live(block, "free")
+        block_.free = max(len(self._ops) - 1, block_.alloc)
+        self._events.append(("free", block, block_.size))
 
     @strict
     def exec(  # noqa: PLR0913  a column each, by keyword
@@ -147,9 +147,9 @@ class Recorder(Shown):
     def _live(self, block: int, where: str) -> _Block:
         if not (hasattr(block, "__index__") and 0 <= block < len(self._blocks)):
             raise ValueError(f"{where}: block {block!r:.60} was never allocated")
-        if (mine := self._blocks[block]).free != NEVER:
-            raise ValueError(f"{where}: block {block} was already freed after op {mine.free}")
-        return mine
+        if (block_ := self._blocks[block]).free != NEVER:
+            raise ValueError(f"{where}: block {block} was already freed after op {block_.free}")
+        return block_
 
     @property
     def events(self) -> Iterator[tuple[str, int, int]]:

@@ -120,7 +120,7 @@ class Recording(Shown):
         through = before & (self.free >= hi)
         start = np.where(through, 0, self.alloc - lo)
         end = np.where(through, n, np.minimum(self.free, NEVER - 1) + 1 - lo)
-        twin = self._twins(lo, n, before & (self.free >= lo - 1) & ~through, inside & (self.free >= hi - 1))
+        twin = self._interchangeable(lo, n, before & (self.free >= lo - 1) & ~through, inside & (self.free >= hi - 1))
         for old, new in twin.items():
             end[new] = n + self.free[old] + 1 - lo
         keep = np.flatnonzero(through | inside)
@@ -144,7 +144,7 @@ class Recording(Shown):
         )
         return Trace(buffers, self._ops(lo, hi, keep, twin), name=name)
 
-    def _twins(self, lo: int, n: int, old: Bool, new: Bool) -> dict[int, int]:
+    def _interchangeable(self, lo: int, n: int, old: Bool, new: Bool) -> dict[int, int]:
         """Match each block that ends in this iteration, or right before it, to its successor."""
         made: dict[tuple[int, int], list[int]] = {}
         for buffer in np.flatnonzero(new).tolist():
@@ -176,15 +176,13 @@ class Recording(Shown):
     def _taken(self, lo: int, hi: int, new_id: I64) -> Ops:
         """Ops `[lo, hi)`, which know blocks by new numbers."""
         rows = np.arange(lo, hi)
-        mine = self.ops.take(rows)
+        own = self.ops.take(rows)
 
         def renumbered(blocks: Csr) -> Csr:
             return Csr(blocks.ptr, new_id[blocks.idx])
 
-        statistics = None if mine.statistics is None else renumbered(mine.statistics)
-        return replace(
-            mine, reads=renumbered(mine.reads), writes=renumbered(mine.writes), statistics=statistics, of=rows
-        )
+        statistics = None if own.statistics is None else renumbered(own.statistics)
+        return replace(own, reads=renumbered(own.reads), writes=renumbered(own.writes), statistics=statistics, of=rows)
 
     def _check_ops(self, what: str, lo: int, hi: int) -> None:
         if not 0 <= lo < hi <= len(self.ops):
