@@ -122,22 +122,9 @@ def advance(streams: Streams, hosts: Hosts) -> None:  # noqa: C901  compiled: it
 
     At each event: end the ops that are due, begin what may begin on engines that are idle, look for the next event, and
     let kernels progress until then at the rate that so many of them have."""
-    work, kernel, after_ptr, after, order_ptr, order = (
-        streams.work,
-        streams.kernel,
-        streams.after_ptr,
-        streams.after,
-        streams.order_ptr,
-        streams.order,
-    )
-    begun, running, left, until, ended, rate = (
-        streams.begun,
-        streams.running,
-        streams.left,
-        streams.until,
-        streams.ended,
-        streams.rate,
-    )
+    work, kernel, order_ptr, order = streams.work, streams.kernel, streams.order_ptr, streams.order
+    begun, running, left, until = streams.begun, streams.running, streams.left, streams.until
+    ended, rate = streams.ended, streams.rate
     n_ops, window, unit, hosted = len(work), len(streams.start), rate[1], len(hosts.cost) > 0
     now, turn, count = streams.state[NOW], streams.state[TURN], streams.state[KERNELS]
     todo = 0
@@ -165,13 +152,7 @@ def advance(streams: Streams, hosts: Hosts) -> None:  # noqa: C901  compiled: it
             if running[lane] != IDLE or iteration >= turn + window:
                 continue
             op = order[order_ptr[lane] + begun[lane] % size]
-            ready = True
-            for k in range(after_ptr[op], after_ptr[op + 1]):
-                earlier = after[k]
-                if (ended[earlier] <= iteration) if earlier >= 0 else (ended[earlier + n_ops] < iteration):
-                    ready = False
-                    break
-            if not ready:
+            if not _waits_have_ended(streams, op, iteration):
                 continue
             if hosted:
                 issued = launch(streams, hosts, iteration * n_ops + op)
@@ -192,6 +173,19 @@ def advance(streams: Streams, hosts: Hosts) -> None:  # noqa: C901  compiled: it
                 left[lane] -= (next_event - now) * rate[count]
         now = next_event
     streams.state[NOW], streams.state[TURN], streams.state[KERNELS] = now, turn + 1, count
+
+
+@inner
+def _waits_have_ended(streams: Streams, op: int, iteration: int) -> bool:
+    """Whether all ops have ended that an op of an iteration waits for, of it or, below 0, of the one before."""
+    for row in range(streams.after_ptr[op], streams.after_ptr[op + 1]):
+        earlier = streams.after[row]
+        if earlier >= 0:
+            if streams.ended[earlier] <= iteration:
+                return False
+        elif streams.ended[earlier + len(streams.work)] < iteration:
+            return False
+    return True
 
 
 @inner

@@ -164,21 +164,21 @@ def _shared(y: Any) -> int:
 
 def conv2d(stream: object, x: Any, w: Any, out: Any, padding: int = 1, stride: int = 1) -> None:
     """Set out (N, K, P, Q) to the cross-correlation of x (N, C, H, W) with w (K, C, R, S), as `reference` does."""
-    _shapes.conv2d(x, w, out, padding, stride, ("x", "w", "out"))
+    _shapes.conv2d(x, w, out, padding=padding, stride=stride, names=("x", "w", "out"))
     numbers = _geometry(x, w, out, padding, stride)
     each(_forward, _shared(out), stream, flat(x), flat(w), flat(out), *numbers)
 
 
 def conv2d_input_gradient(stream: object, dy: Any, w: Any, dx: Any, padding: int = 1, stride: int = 1) -> None:
     """Set dx (N, C, H, W) to the gradient by the input, from dy (N, K, P, Q) and w (K, C, R, S)."""
-    _shapes.conv2d(dx, w, dy, padding, stride, ("dx", "w", "dy"))
+    _shapes.conv2d(dx, w, dy, padding=padding, stride=stride, names=("dx", "w", "dy"))
     numbers = _geometry(dx, w, dy, padding, stride)
     each(_input_gradient, _shared(dx), stream, flat(dy), flat(w), flat(dx), *numbers)
 
 
 def conv2d_weight_gradient(stream: object, x: Any, dy: Any, dw: Any, padding: int = 1, stride: int = 1) -> None:
     """Set dw (K, C, R, S) to the gradient by the weights, from x (N, C, H, W) and dy (N, K, P, Q)."""
-    _shapes.conv2d(x, dw, dy, padding, stride, ("x", "dw", "dy"))
+    _shapes.conv2d(x, dw, dy, padding=padding, stride=stride, names=("x", "dw", "dy"))
     blocks = -(-dw.shape[0] // _AT_ONCE) * _shapes.size(dw) // max(dw.shape[0], 1)
     terms = dy.shape[0] * dy.shape[2] * dy.shape[3]
     numbers = _geometry(x, dw, dy, padding, stride)

@@ -57,7 +57,7 @@ def _geometry(x: Any, w: Any, y: Any, padding: int, stride: int) -> list[np.int6
 
 def _unfold(stream: object, x: Any, w: Any, y: Any, workspace: Any, padding: int, stride: int) -> None:
     """Check the workspace and fill it with what the windows meet."""
-    _shapes.im2col(workspace, x, w, padding, stride)
+    _shapes.im2col(workspace, x, w, padding=padding, stride=stride)
     numbers = _geometry(x, w, y, padding, stride)
     rows = x.shape[0] * x.shape[1] * w.shape[2] * w.shape[3]
     block_each(_im2col, rows, y.shape[2] * y.shape[3], stream, flat(x), workspace, *numbers)
@@ -70,7 +70,7 @@ def _sizes(w: Any, y: Any) -> tuple[int, int, int, int]:
 
 def conv2d_im2col(stream: object, x: Any, w: Any, out: Any, workspace: Any, padding: int = 1, stride: int = 1) -> None:
     """Do as `conv2d`, by a matrix product; workspace holds at least `im2col_floats` floats."""
-    _shapes.conv2d(x, w, out, padding, stride, ("x", "w", "out"))
+    _shapes.conv2d(x, w, out, padding=padding, stride=stride, names=("x", "w", "out"))
     _unfold(stream, x, w, out, workspace, padding, stride)
     images, kernels, taps, places = _sizes(w, out)
     left, right = (flat(w), 0, taps, 1), (workspace, taps * places, places, 1)
@@ -81,8 +81,8 @@ def conv2d_input_gradient_im2col(
     stream: object, dy: Any, w: Any, dx: Any, workspace: Any, padding: int = 1, stride: int = 1
 ) -> None:
     """Do as `conv2d_input_gradient`, by a matrix product; workspace holds at least `im2col_floats` floats."""
-    _shapes.conv2d(dx, w, dy, padding, stride, ("dx", "w", "dy"))
-    _shapes.im2col(workspace, dx, w, padding, stride)
+    _shapes.conv2d(dx, w, dy, padding=padding, stride=stride, names=("dx", "w", "dy"))
+    _shapes.im2col(workspace, dx, w, padding=padding, stride=stride)
     images, kernels, taps, places = _sizes(w, dy)
     left, right = (flat(w), 0, 1, taps), (flat(dy), kernels * places, places, 1)
     product(stream, left, right, workspace, images, 1, (taps, places, kernels))
@@ -93,7 +93,7 @@ def conv2d_weight_gradient_im2col(
     stream: object, x: Any, dy: Any, dw: Any, workspace: Any, padding: int = 1, stride: int = 1
 ) -> None:
     """Do as `conv2d_weight_gradient`, by a matrix product; workspace holds at least `im2col_floats` floats."""
-    _shapes.conv2d(x, dw, dy, padding, stride, ("x", "dw", "dy"))
+    _shapes.conv2d(x, dw, dy, padding=padding, stride=stride, names=("x", "dw", "dy"))
     _unfold(stream, x, dw, dy, workspace, padding, stride)
     images, kernels, taps, places = _sizes(dw, dy)
     left, right = (flat(dy), kernels * places, places, 1), (workspace, taps * places, 1, places)

@@ -90,7 +90,7 @@ def _pair(least: Any, count: Any) -> None:
 
 def overlap(stream: object, offset: Any, size: Any, start: Any, end: Any, steps: int, pair: Any) -> None:
     """As in `reference`; a thread for each i looks at all j."""
-    count = _shapes.overlap(offset, size, start, end, steps, pair)
+    count = _shapes.overlap(offset, size, start=start, end=end, steps=steps, pair=pair)
     launch(_set, 1, 1, stream, pair, _NONE)
     each(_overlap, count, stream, offset, size, start, end, np.int64(steps), pair)
     launch(_pair, 1, 1, stream, pair, np.int64(count))

@@ -43,13 +43,13 @@ def max_pool(stream: object, x: Any, out: Any, index: Any, size: int = 2, stride
 
     index int32 (N, C, P, Q) is the position h * W + w of the first maximum. Windows may overlap.
     """
-    _shapes.max_pool("x", x, "out", out, index, size, stride)
+    _shapes.max_pool("x", x, "out", out, index=index, window=size, stride=stride)
     each(_max_pool, _shapes.size(out), stream, x, out, index, np.int64(size), np.int64(stride))
 
 
 def max_pool_gradient(stream: object, dy: Any, index: Any, dx: Any, size: int = 2, stride: int = 2) -> None:
     """Set each element of dx (N, C, H, W) to the sum of dy (N, C, P, Q) over the windows whose maximum it was."""
-    _shapes.max_pool("dx", dx, "dy", dy, index, size, stride)
+    _shapes.max_pool("dx", dx, "dy", dy, index=index, window=size, stride=stride)
     each(_max_pool_gradient, _shapes.size(dx), stream, dy, index, dx, np.int64(size), np.int64(stride))
 
 
@@ -77,11 +77,11 @@ def _average_pool_gradient(dy: Any, dx: Any, size: Any, stride: Any) -> None:
 
 def average_pool(stream: object, x: Any, out: Any, size: int = 2, stride: int = 2) -> None:
     """Set out (N, C, P, Q) to the mean of each window of x (N, C, H, W), P = (H - size) // stride + 1."""
-    _shapes.average_pool("x", x, "out", out, size, stride)
+    _shapes.average_pool("x", x, "out", out, window=size, stride=stride)
     each(_average_pool, _shapes.size(out), stream, x, out, np.int64(size), np.int64(stride))
 
 
 def average_pool_gradient(stream: object, dy: Any, dx: Any, size: int = 2, stride: int = 2) -> None:
     """Set each element of dx (N, C, H, W) to its share of dy (N, C, P, Q), summed over the windows that cover it."""
-    _shapes.average_pool("dx", dx, "dy", dy, size, stride)
+    _shapes.average_pool("dx", dx, "dy", dy, window=size, stride=stride)
     each(_average_pool_gradient, _shapes.size(dx), stream, dy, dx, np.int64(size), np.int64(stride))

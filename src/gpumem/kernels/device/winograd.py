@@ -128,7 +128,7 @@ def conv2d_winograd(
     stream: object, x: Any, w: Any, out: Any, workspace: Any, padding: int = 1, stride: int = 1
 ) -> None:
     """Do as `conv2d`, for w (K, C, 3, 3) and stride 1; workspace holds at least `winograd_floats` floats."""
-    _shapes.conv2d(x, w, out, padding, stride, ("x", "w", "out"))
+    _shapes.conv2d(x, w, out, padding=padding, stride=stride, names=("x", "w", "out"))
     _shapes.workspace(workspace, _shapes.winograd_floats(x.shape, w.shape, padding, stride))
     _convolve(stream, x, w, out, workspace, padding, turned=False)
 
@@ -137,6 +137,6 @@ def conv2d_input_gradient_winograd(
     stream: object, dy: Any, w: Any, dx: Any, workspace: Any, padding: int = 1, stride: int = 1
 ) -> None:
     """Do as `conv2d_input_gradient`, for w (K, C, 3, 3) and stride 1: the convolution of dy with the turned windows."""
-    _shapes.conv2d(dx, w, dy, padding, stride, ("dx", "w", "dy"))
+    _shapes.conv2d(dx, w, dy, padding=padding, stride=stride, names=("dx", "w", "dy"))
     _shapes.workspace(workspace, _shapes.winograd_floats(dx.shape, w.shape, padding, stride))
     _convolve(stream, dy, w, dx, workspace, 2 - padding, turned=True)

@@ -23,7 +23,7 @@ def overlap(stream: object, offset: Ints, size: Ints, start: Ints, end: Ints, st
     >>> pair.tolist()
     [0, 2]
     """
-    count = _shapes.overlap(offset, size, start, end, steps, pair)
+    count = _shapes.overlap(offset, size, start=start, end=end, steps=steps, pair=pair)
     pair[:] = -1
     solid = (offset >= 0) & (size > 0)
     for i in np.flatnonzero(solid).tolist():

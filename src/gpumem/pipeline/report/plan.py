@@ -57,7 +57,7 @@ class DecisionCounts:
 
     swaps: int
     recomputed: int
-    reruns: int
+    recomputed_ops: int
     recompute_ns: int
     held: int
     tails: int
@@ -86,7 +86,7 @@ class DecisionCounts:
         if swaps:
             yield f"{'swapped':26}{self.swaps} gaps by {by}{copied}"
         if self.recomputed:
-            ops = f"{self.recomputations} {'op' if self.recomputations == 1 else 'ops'}"
+            ops = f"{self.recomputed_ops} {'op' if self.recomputed_ops == 1 else 'ops'}"
             time = f"{human_ns(self.recompute_ns)} an iteration"
             yield f"{'recomputed':26}{self.recomputed} gaps{'' if swaps else f' by {by}'}: {ops}, {time}"
         if self.held:

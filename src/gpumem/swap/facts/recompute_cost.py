@@ -134,6 +134,16 @@ def _last_versions(origins: Origins, key: I64, stride: int) -> tuple[I64, I64]:
     return begins, ends
 
 
+@inner
+def _highest_op(load: I64) -> int:
+    """Return the place of the op that holds most; ops are the odd places, and the first of equal ones is meant."""
+    best = 1
+    for place in range(3, len(load), 2):
+        if load[place] > load[best]:
+            best = place
+    return best if load[best] > 0 else 0
+
+
 @jit
 def _costs(gaps: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tuple[int, int, int, int]:
     """As `MadeAgain.costs`; what `MadeAgain.written` returns is noted where there is room for it."""
@@ -145,10 +155,8 @@ def _costs(gaps: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tup
     marked, free = marks(np.zeros(ops_count, np.bool_), len(origins.writer)), np.zeros(ops_count, np.int64)
     first, last = np.full(len(gaps.holder), -1), np.full(len(gaps.holder), -1)
     scratch = np.ones(len(gaps.holder), np.bool_)
-    peak, position, ns, reruns = 0, 0, 0, 0
-    for op in range(ops_count):
-        if load[2 * op + 1] > peak:
-            peak, position = load[2 * op + 1], 2 * op + 1
+    ns, recomputed, position = 0, 0, _highest_op(load)
+    peak = load[position]
     places = at[order]
     start = np.searchsorted(places, 1)  # gaps of place 0 stay
     while start < len(order):
@@ -187,16 +195,16 @@ def _costs(gaps: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tup
             last=last,
             scratch=scratch,
         )
-        ns, reruns = ns + took, reruns + len(ops)
-        if reruns > most:
-            return -1, -1, -1, reruns
+        ns, recomputed = ns + took, recomputed + len(ops)
+        if recomputed > most:
+            return -1, -1, -1, recomputed
         if written.shape[1]:
             _note_writes(gaps, ops, place, written)
         if load[2 * place] + extra > peak:
             peak, position = load[2 * place] + extra, 2 * place
         for row in wanted:
             absent[gaps.buffer[row]] = False
-    return peak, position, ns, reruns
+    return peak, position, ns, recomputed
 
 
 @inner

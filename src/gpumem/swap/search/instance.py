@@ -98,14 +98,10 @@ def problem(
     decisions = () if plan is None else plan.decisions
     planned = {(d.buffer, d.after) for d in decisions if isinstance(d, Swap | Recompute)}
     candidates = windows(trace, machine)
-    candidates = candidates.where(
-        (candidates.size >= SMALLEST * trace.peak_live_bytes) | _in_plan(candidates, planned, ops)
-    )
-    lasts = (
-        begin[candidates.before % ops]
-        - end[candidates.after % ops]
-        + (candidates.before // ops - candidates.after // ops) * period
-    )
+    large = candidates.size >= SMALLEST * trace.peak_live_bytes
+    candidates = candidates.where(large | _in_plan(candidates, planned, ops))
+    turns = candidates.before // ops - candidates.after // ops
+    lasts = begin[candidates.before % ops] - end[candidates.after % ops] + turns * period
     useful = _useful(candidates, lasts, trace, goal) | _in_plan(candidates, planned, ops)
     last_place, worth = np.zeros(len(candidates), np.int64), np.zeros(len(candidates))
     if recompute:
