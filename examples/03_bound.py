@@ -10,7 +10,7 @@ from gpumem.swap import PLANNERS, least_stall, zero_stall_limit
 
 trace, machine = gpumem.bundled("vgg16"), gpumem.Machine.named("gtx1080ti")
 bound = zero_stall_limit(trace, machine, rounds=3)
-print(f"free at best: {bound.limit / trace.peak_live_bytes:.1%} of the peak load")
+print(f"free at best: {bound.limit / trace.peak_live_bytes:.1%} of the peak live bytes")
 
 limit, before = trace.peak_live_bytes // 2, simulate(trace, machine)
 stall = least_stall(trace, machine, limit, rounds=3).stall_ns

@@ -101,11 +101,18 @@ NAMES = {
 
 
 @cache
+def printed() -> set[str]:
+    """The lines of results of earlier runs, which pages quote as they were printed."""
+    files = (ROOT / "benchmarks/results").glob("*.txt")
+    return {line.strip() for file in files for line in file.read_text().splitlines()}
+
+
+@cache
 def sentences(path: Path) -> list[tuple[int, str]]:
     """The lines of a page, or the comments and texts of a module, by line."""
     text = path.read_text()
     if path.suffix == ".md":
-        return list(enumerate(text.splitlines(), 1))
+        return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() not in printed()]
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     return [
         (start[0] + k, line)

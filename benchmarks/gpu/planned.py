@@ -37,14 +37,14 @@ def timed(model: Model) -> Trace:
 
 
 def at(trace: Trace, machine: Machine, percent: int) -> Combined:
-    """Plan for a pool of so much of the peak load."""
+    """Plan for a pool of so much of the peak live bytes."""
     swap = partial(autoswap, machine=machine, threshold=0, peaks="all")
     limit = trace.peak_live_bytes * percent // 100
     return in_pool(trace, limit, pool=best_fit, swap=lambda t, load_limit: swap(t, limit=load_limit))
 
 
 def planned(bench: Bench) -> list[Row]:
-    """Models at 100 to 40 % of their peak load."""
+    """Models at 100 to 40 % of their peak live bytes."""
     rows: list[Row] = []
     machine, ways = machine_of(), models(bench.quick)
     percents = (100, 80, 60) if bench.quick else (100, 90, 80, 70, 60, 50, 40)

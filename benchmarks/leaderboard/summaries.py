@@ -135,7 +135,7 @@ def figures(rows: Sequence[Row], bold: str = "") -> list[Figure]:
             style = "dashed" if bound else "bold" if name == bold else "line"
             y = [None if cost is None else round(100 * cost, 4) for _, cost in points]
             series.append(Series(name, [round(100 * part, 4) for part, _ in points], y, style))
-        x, y_axis = "limit (% of the peak load)", "overhead (%)"
+        x, y_axis = "limit (% of the peak live bytes)", "overhead (%)"
         found.append(Figure("planners", mine[0]["trace"], x, y_axis, tuple(series)))
     return found
 

@@ -28,7 +28,7 @@ from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap import Bound, Plan
 from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, Trace
 
-LIMITS = (0.8, 0.6, 0.5, 0.4, 0.3)  # of the peak load
+LIMITS = (0.8, 0.6, 0.5, 0.4, 0.3)  # of the peak live bytes
 BOUNDS: Mapping[str, Callable[..., Bound]] = {
     "bound-swap": swap.least_stall,
     "bound": partial(swap.least_stall, recompute=True),
@@ -46,7 +46,7 @@ class Question(Shown):
     trace : Trace
     machine : Machine
     part : float
-        The limit as a part of the peak load, in (0, 1].
+        The limit as a part of the peak live bytes, in (0, 1].
     name : str
         Of the planner or bound.
     planner : callable
@@ -65,10 +65,13 @@ class Question(Shown):
 
     def __post_init__(self) -> None:
         if not 0 < self.part <= 1:
-            raise ValueError(f"limit: {self.part} of the peak load is not in (0, 1]")
+            raise ValueError(f"limit: {self.part} of the peak live bytes is not in (0, 1]")
 
     def _facts(self) -> Facts:
-        return {"": f"{self.name} on {clipped(self.trace.name, 40)}", "limit": f"{self.part:.4g} of the peak load"}
+        return {
+            "": f"{self.name} on {clipped(self.trace.name, 40)}",
+            "limit": f"{self.part:.4g} of the peak live bytes",
+        }
 
     @property
     def limit(self) -> int:
@@ -98,7 +101,7 @@ class Question(Shown):
         }
 
     def answer(self) -> Row:
-        """Plan, and judge by the capacity clock at the limit; what goes wrong is an answer as well.
+        """Plan, and judge by the byte-counting simulation at the limit; what goes wrong is an answer as well.
 
         Returns
         -------

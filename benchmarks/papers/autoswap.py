@@ -32,7 +32,7 @@ Planners = Mapping[str, Callable[..., Plan]]
 Row = dict[str, Any]
 
 MIB = 2**20
-TWO = (0.77, 0.62)  # of the peak load: the paper's 500 and 400 of 647 MB
+TWO = (0.77, 0.62)  # of the peak live bytes: the paper's 500 and 400 of 647 MB
 STRETCHES = 21  # lines of figure 8 as a table
 OVERHEADS = (0.005, 0.15)  # of figure 10: none to speak of, and the paper's 15 %
 CNMEMS: Allocators = {"cnmem": CnMem, "SINGA's cnmem": singa.cnmem}
@@ -133,7 +133,11 @@ def scores(study: Study, limits: list[int], autoswap: Callable[..., Plan], bayes
     series = [curve(name, planner, "line") for name, planner in planners.items()]
     series += [curve(name, planner, "dashed") for name, planner in printed.items()]
     series += published.FIGURE9 if published.net_of(trace.name)[1] == "vgg16" else ()
-    x, y, above = "load limit (% of the peak load)", "overhead (%), capacity clock", trace.peak_live_bytes / 1e8
+    x, y, above = (
+        "load limit (% of the peak live bytes)",
+        "overhead (%), byte-counting simulation",
+        trace.peak_live_bytes / 1e8,
+    )
     return Figure("fig9", f"{trace.name}: overhead over load limits", x, y, tuple(series), ("load limit (MB)", above))
 
 
@@ -166,7 +170,7 @@ def avoidable_table(rows: Sequence[Row]) -> str:
 
 
 def reductions(study: Study, limits: list[int], planners: Planners) -> Figure:
-    """Return figure 11: the overhead by the placed clock over how much smaller the placed footprint is.
+    """Return figure 11: the overhead by the address-aware simulation over how much smaller the placed footprint is.
 
     For VGGs and ResNets with what the paper's text quotes, of others' systems too: we measured none of those.
     """
@@ -179,7 +183,7 @@ def reductions(study: Study, limits: list[int], planners: Planners) -> Figure:
         ordered = sorted(p for p in points if math.isfinite(p[1]))
         series.append(Series(name, [x for x, _ in ordered], [y for _, y in ordered]))
     series += published.figure11(case.trace.name)
-    x, y = "reduction of the placed footprint (%)", "overhead (%), placed clock"
+    x, y = "reduction of the placed footprint (%)", "overhead (%), address-aware simulation"
     return Figure("fig11", f"{case.trace.name}: overhead over the reduction of the footprint", x, y, tuple(series))
 
 
@@ -204,7 +208,7 @@ def batches(study: Study, limits: list[int], factors: list[float], autoswap: Cal
 
 
 def _schemes(study: Study, limits: list[int], planners: Planners) -> list[int]:
-    """The footprints of figure 10 for one batch size; each overhead is judged by the placed clock of its footprint."""
+    """The footprints of figure 10 for one batch size; overheads are of address-aware simulations."""
     case, unchecked = study.case, replace(study, check=False)
     cnmems = by_allocators(case.trace, CNMEMS, study.progress)
     found = [unchecked.at(limit, name, planner) for name, planner in planners.items() for limit in limits]

@@ -1,6 +1,6 @@
 """What the text of Zhang et al. 2019 quotes of its tables and figures, which are images in our copy.
 
-MB as the paper has them; limits as a part of its peak load, since our traces hold less.
+MB as the paper has them; limits as a part of its peak live bytes, since our traces hold less.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PEAKS = {"vgg16": 647.0, "resnet50": 4418.0}  # MB at batch 100 (VI-B4)
 FREE = {"vgg16": 447.0, "resnet50": 2906.0}  # MB, the lowest load without overhead: Table II (VI-B4)
 REDUCTIONS = {net: 1 - FREE[net] / PEAKS[net] for net in FREE}
 
-ANALYSED = 350 / PEAKS["vgg16"]  # of the peak load: where the paper looks at what could be avoided (VI-B3), and
+ANALYSED = 350 / PEAKS["vgg16"]  # of the peak live bytes: where the paper looks at what could be avoided (VI-B3), and
 OPTIMALITY = (7.3, 1.7)  # ms there, by the tuned score, and the most of it that could be
 
 _PERCENT = 100 / PEAKS["vgg16"]

@@ -133,7 +133,7 @@ FAMILIES = {"vgg": "VGGs", "resnet": "ResNets"}
 
 @strict
 def ratios(trace: Trace, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Return a line of Table I: footprints over that of cudaMalloc, which is the peak load.
+    """Return a line of Table I: footprints over that of cudaMalloc, which is the peak live bytes.
 
     CnMem is one pool that takes the best fit, one that takes the first, and as SINGA sets it up.
     """
@@ -213,7 +213,9 @@ def cost_table(rows: list[dict[str, Any]]) -> str:
 def instance_table(rows: list[dict[str, Any]]) -> str:
     """Return a line an instance: ratio and seconds of each planner, the lowest, and what is proven."""
     names = list(dict.fromkeys(r["planner"] for r in rows))
-    lines = [["instance", "buffers", "peak load", *(cell for name in names for cell in (name, "s")), "lowest", "bound"]]
+    lines = [
+        ["instance", "buffers", "peak live bytes", *(cell for name in names for cell in (name, "s")), "lowest", "bound"]
+    ]
     for mine in _groups(rows, len(names)):
         best = min(mine, key=lambda r: r["footprint"])
         cells = [text for r in mine for text in (f"{r['ratio']:.4f}", f"{r['seconds']:.2f}")]

@@ -145,7 +145,7 @@ def _of(study: Study, way: str, swapped: Trace, line: Timeline) -> Row:
 
 
 def _addressed(study: Study) -> Row:
-    """On demand by address: by the placed clock where one iteration repeats, else by its own account."""
+    """On demand by address: by the address-aware simulation where one iteration repeats, else by its own account."""
     trace, machine = study.case.trace, study.case.machine
     study.progress(f"{trace.name}: {BASE}")
     try:
@@ -262,7 +262,17 @@ def _within(trace: Trace, machine: Machine, planner: Callable[..., Plan]) -> int
 
 def table(rows: Sequence[Row]) -> str:
     """Return a line a trace and a way: figures 7 and 8."""
-    head = ["trace", "peak load", "paper's", "way", "computation", "stall", "iteration", "over on demand", "paper"]
+    head = [
+        "trace",
+        "peak live bytes",
+        "paper's",
+        "way",
+        "computation",
+        "stall",
+        "iteration",
+        "over on demand",
+        "paper",
+    ]
     lines = [[*head, "copies", "moved"]]
     for r in rows:
         times = ["-" if r[key] is None else human_ns(round(r[key])) for key in ("stall_ns", "iteration_ns")]

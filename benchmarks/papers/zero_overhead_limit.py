@@ -41,7 +41,7 @@ class ZeroOverheadLimit(Shown):
     unbroken : int
         Down to here every limit that was tried cost at most `free`; above `limit` where the overhead is not monotone.
     overhead : float
-        At `limit`, by the capacity clock, as a fraction.
+        At `limit`, by the byte-counting simulation, as a fraction.
     plan : Plan
         For `limit`.
     seconds : float
@@ -65,7 +65,7 @@ class ZeroOverheadLimit(Shown):
         part = self.limit / self.peak_live_bytes if self.peak_live_bytes else 0.0
         facts = {
             "": f"{self.planner} on {self.trace}",
-            "limit": f"{human(self.limit)} ({percent(part)} of the peak load)",
+            "limit": f"{human(self.limit)} ({percent(part)} of the peak live bytes)",
         }
         return facts | {
             "overhead": percent(self.overhead),
@@ -74,7 +74,7 @@ class ZeroOverheadLimit(Shown):
 
     @property
     def reduction(self) -> float:
-        """What is saved, as a fraction of the peak load."""
+        """What is saved, as a fraction of the peak live bytes."""
         return 1 - self.limit / self.peak_live_bytes if self.peak_live_bytes else 0.0
 
     @property
@@ -118,7 +118,7 @@ def overhead_at(trace: Trace, machine: Machine, planner: Planner, limit: int) ->
     Returns
     -------
     float or None
-        By the capacity clock at the limit, as a fraction of the unswapped iteration; None where the planner raises
+        By byte-counting simulation at it, as a fraction of the unswapped iteration; None where the planner raises
         `Infeasible` or `NotReached`.
 
     Raises
@@ -158,9 +158,9 @@ def lowest_limit(
     trace, machine, planner
         As in `overhead_at`.
     free : float
-        An overhead, by the capacity clock at the limit.
+        An overhead, by the byte-counting simulation at the limit.
     step : float
-        Limits are tried downwards from the peak load, this fraction of it apart.
+        Limits are tried downwards from the peak live bytes, this fraction of it apart.
     patience : int
         The scan ends after so many limits in a row that cost more or are not reached.
     name : str
@@ -173,7 +173,7 @@ def lowest_limit(
     Returns
     -------
     ZeroOverheadLimit
-        At worst of the peak load and the empty plan.
+        At worst of the peak live bytes and the empty plan.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def lowest_limit(
     for limit in _limits(peak, step):
         if misses == patience:
             break
-        progress(f"trying a limit of {limit / peak:.1%} of the peak load")
+        progress(f"trying a limit of {limit / peak:.1%} of the peak live bytes")
         found = _attempt(trace, machine, planner, limit, base)
         if isinstance(found, Infeasible):
             break

@@ -61,7 +61,7 @@ def in_folder(folder: str) -> list[Path]:
 
 
 def of_file(trace: Trace, family: str, limits: list[int]) -> Iterator[Instance]:
-    """Yield a trace rewritten for each limit, in % of its peak load; as it is where there are none, and for 100.
+    """Yield a trace rewritten for each limit, in % of its peak live bytes; as it is where there are none, and for 100.
 
     A bare instance has nothing to rewrite, and comes as it is.
     """
@@ -74,7 +74,7 @@ def of_file(trace: Trace, family: str, limits: list[int]) -> Iterator[Instance]:
         elif (made := rewritten(trace, percent)) is not None:
             yield Instance.of(made, "rewritten", f"{trace.name}@{percent}")
         else:
-            tell(f"{trace.name}: AutoSwap has no plan for {percent} % of the peak load: left out")
+            tell(f"{trace.name}: AutoSwap has no plan for {percent} % of the peak live bytes: left out")
 
 
 def generated(text: str) -> list[Instance]:

@@ -12,7 +12,7 @@ from benchmarks.peers.table import SEARCH
 from gpumem.pipeline.report import Figure, Series, columns
 
 ALL = "all"
-AHEAD = 0.0001  # of the peak load: less is the same
+AHEAD = 0.0001  # of the peak live bytes: less is the same
 
 
 def mean(ratios: Iterable[float]) -> float | None:
@@ -53,7 +53,7 @@ def against(rows: Sequence[Row], name: str = SEARCH) -> list[Row]:
     """Return how `name` stands against each other planner at each time, on instances that both placed by then.
 
     `ratio`: the geometric mean of its height over the other's; `lower`, `same`, `higher`: instances. Less than 0.0001
-    of the peak load is the same.
+    of the peak live bytes is the same.
     """
     mine = {(row["instance"], row["given"]): row["ratio"] for row in rows if row["planner"] == name}
     found = []
@@ -87,7 +87,7 @@ def ahead(rows: Sequence[Row], name: str = SEARCH) -> list[Row]:
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    """Return a figure for each family: % above the peak load over seconds, a line for each planner.
+    """Return a figure for each family: % above the peak live bytes over seconds, a line for each planner.
 
     A line begins at the time by which its planner has placed all instances of the family.
     """

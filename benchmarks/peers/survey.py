@@ -28,7 +28,7 @@ def rows_of(
     -------
     list of dict
         `given`: the seconds; `status`, `height`, `seconds` and `why` of the `Answer`; `ratio`: height over `load`, the
-        peak load; `ours`: of gpumem; `best`: the least height that is known, of this run or before.
+        peak live bytes; `ours`: of gpumem; `best`: the least height that is known, of this run or before.
     """
     trace = instance.trace
     load = trace.peak_live_bytes

@@ -1,6 +1,6 @@
 """AutoSwap's figure 9: overhead over load limits and scores, and the most that costs nothing.
 
-Load limit and capacity clock, batch 100, the paper's hardware (`gtx1080ti`). `--bayes` adds the score whose weights
+Load limit, byte-counting simulation, batch 100, on `gtx1080ti`, as in the paper. `--bayes` adds the score whose weights
 Bayesian optimization finds. `--one-target` is the paper's rule for when the selection stops, `--as-printed` its other
 rules too (the first peak's candidates, taken whether they help or not); without, several targets are tried, which is
 ours. `no plan` is what an iteration costs before there is one: on demand, with blocking
@@ -53,7 +53,7 @@ def overhead(
 def table(trace: Trace, machine: Machine, options: Options, scores: list[str], workspace: str) -> None:
     """Print a line a limit, a column a score, then the lowest zero-overhead limit of each."""
     base = simulate(trace, machine)
-    told = f"peak load {trace.peak_live_bytes / 2**20:.1f} MiB, workspaces={workspace}"
+    told = f"peak live bytes {trace.peak_live_bytes / 2**20:.1f} MiB, workspaces={workspace}"
     rule = "one target" if "targets" in options else f"targets={TARGETS} (ours)"
     rule = "as printed" if "as_printed" in options else f"peaks={options['peaks']}, {rule}"
     print(f"\n## {trace.name}: {told}, {rule}: overhead in %\n")
@@ -75,7 +75,7 @@ def table(trace: Trace, machine: Machine, options: Options, scores: list[str], w
 
 
 def lowest_free(trace: Trace, machine: Machine, base: Timeline, score: str, options: Options) -> float:
-    """Return the largest saving, in % of the peak load and steps of 0.5, up to which all limits cost nothing."""
+    """Return the largest saving, in % of the peak live bytes and steps of 0.5, up to which all limits cost nothing."""
     saved = 0.0
     while saved < 99:
         cost = overhead(trace, machine, base, 100 - saved - 0.5, score, options)

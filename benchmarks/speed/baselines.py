@@ -1,6 +1,6 @@
 """What the baselines cost: vDNN and checkpointing at the lowest load they reach, Capuchin and the SNU thesis by limit.
 
-Overheads by the capacity clock at that limit, on `gtx1080ti`; `-` where a planner does not get there.
+Overheads by the byte-counting simulation at that limit, on `gtx1080ti`; `-` where a planner does not get there.
 """
 
 from __future__ import annotations

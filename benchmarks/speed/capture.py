@@ -74,7 +74,7 @@ def main() -> None:
     weights = sum(b.size for b in captured.trace.buffers if b.kind == "param") / 4e9
     load_gib = captured.trace.live_bytes().max() / 2**30
     print(f"decoder of {weights:.2f} billion parameters, Adam, on meta: {captured.trace.n} ops in {seconds:.1f} s,")
-    print(f"peak load {load_gib:.1f} GiB; {most:.2f} GiB of the host's memory\n")
+    print(f"peak live bytes {load_gib:.1f} GiB; {most:.2f} GiB of the host's memory\n")
     bare, recorded, n = pairs(PAIRS)
     extra = [b - a for a, b in zip(bare, recorded)]
     print(f"{'us an op, ' + str(n) + ' ops on the host':36}{'min':>8}{'median':>8}{'max':>8}")

@@ -1,7 +1,7 @@
 """How low does checkpointing get, and what does it cost: by the printed rule, by ours, with and without held buffers?
 
 `sqrt` is the printed rule, `cuts` ours by segments, `evict` ours by runs, which is the default. `least`: what lasting
-buffers and the op that touches most hold together, which no recomputation goes below. Overheads by the capacity clock
+buffers and the op that touches most hold together, a bound of recomputation. Overheads by byte-counting simulation
 at that limit, on `gtx1080ti`; seconds are planning alone, by `evict` with held buffers.
 """
 
@@ -18,7 +18,7 @@ from gpumem.io import read
 from gpumem.swap import checkpoint
 from gpumem.trace import Trace
 
-LIMITS = {  # in % of the peak load
+LIMITS = {  # in % of the peak live bytes
     "vgg16_cifar_b100": 63,
     "vgg19_227_b144": 60,
     "resnet18_cifar_b100": 50,
@@ -31,7 +31,7 @@ LIMITS = {  # in % of the peak load
     "gpt2_s512_b8": 50,
 }
 COMPARED = ("resnet50_224_b64", "densenet121_224_b2", "ddpm_unet_32_b64", "gpt2_s512_b8")
-SHARES = (70, 50, 40)  # in % of the peak load
+SHARES = (70, 50, 40)  # in % of the peak live bytes
 
 
 def least(trace: Trace) -> float:

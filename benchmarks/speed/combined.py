@@ -1,4 +1,4 @@
-"""Swap and placement together: the overhead in pools of 70 % and 40 % of the peak load, beside the certified bounds.
+"""Swap and placement together: the overhead in pools of 70 and 40 % of the peak, beside the certified bounds.
 
 Placed clock, against the placed unswapped iteration. `--of cnmem` takes the percents of CnMem's footprint, as the
 AutoSwap paper does in section VI-C1; `cnmem %` is how far below that the pool ends. `bound`: the load below which no
@@ -33,7 +33,7 @@ MOST = 0.15  # in other pools
 
 
 def solve(trace: Trace, machine: Machine, limit: int, effort: float, seeds: int) -> tuple[float, float, float]:
-    """Return overhead, height and peak load of the combined plan, the last two as fractions of the peak load."""
+    """Return overhead, height and peak live bytes of the combined plan, the last two as fractions of the peak."""
     base = simulate(trace, machine, best_fit(trace))
 
     def swap(trace: Trace, load_limit: int, *, seed: int = 0, effort: float = effort / 10):

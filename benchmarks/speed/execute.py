@@ -27,7 +27,7 @@ ITERATIONS = 3
 
 
 def planned(trace: Trace, percent: int) -> tuple[Trace, int]:
-    """The trace under AutoSwap at `percent` of its peak load, or the lowest feasible above that."""
+    """The trace under AutoSwap at `percent` of its peak live bytes, or the lowest feasible above that."""
     limit = trace.peak_live_bytes * percent // 100
     try:
         return autoswap(trace, MACHINE, limit).apply(trace), limit

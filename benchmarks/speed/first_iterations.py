@@ -1,7 +1,7 @@
 """What the first iterations of a program cost on the transparent device, by the clock: on demand, then planned.
 
 A recorded step is played as a program that knows nothing of plans. The overhead of an iteration is over one without a
-limit, whose ops run one behind the other. What the plan was to cost, the capacity clock said before it was followed: a
+limit, whose ops run one behind the other. What the plan was to cost, byte-counting simulation said before: a
 device whose copies wait where the plan's need not, or that leaves the plan, shows in the column beside it.
 
     python -m benchmarks.speed.first_iterations [LIMIT ...]
@@ -66,7 +66,7 @@ def main() -> None:
     """Print a table for each limit."""
     print(header())
     for share in [float(x) for x in sys.argv[1:]] or [0.7, 0.5]:
-        print(f"\nlimit {share:.0%} of the peak load, {MACHINE.name}; overhead of an iteration")
+        print(f"\nlimit {share:.0%} of the peak live bytes, {MACHINE.name}; overhead of an iteration")
         heads = f"{'on demand':>9} {'first':>9} {'steady':>9} {'said':>8}"
         print(f"{'trace':26} {'ops':>5} {'planner':10} {heads}  all of it")
         found: dict[str, list[dict[str, float]]] = {planner: [] for planner in PLANNERS}

@@ -7,7 +7,7 @@
 A row is the SHA-256 of the plan's JSON (of a placement's offsets; of a bound's figure), or the kind of refusal, then
 trace, machine, limit, planner and the makespan in nanoseconds by the clock that the limit asks for, or what a refusal
 says of how far it got. Rows of `_golden_runs.py` follow, of what runs: jobs, programs within a limit, MO-SOS, and what
-commands print. `tight` is a machine that may pin a third of the peak load, `half` one whose two copy directions
+commands print. `tight` is a machine that may pin a third of the peak live bytes, `half` one whose two copy directions
 share the link. Searches get little effort. Traces that do not ship with gpumem are left out where they are absent.
 """
 

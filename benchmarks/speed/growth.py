@@ -1,12 +1,12 @@
 """How do time and memory of every planner, bound, clock and check grow with the number of ops?
 
 Training steps of 2,000 to 128,000 ops (`_growing.py`), blocks of a transformer repeated and random ones, are planned
-at 60 % of their peak load on `rtx4090`; clocks and checks take what `heuristic` plans there. Each figure is taken in a
+at 60 % of their peak on `rtx4090`; clocks and checks take what `heuristic` plans there. Each figure is taken in a
 process of its own, after a run on a small step that compiles or loads: seconds of the processor, and by how much the
 resident bytes rise, with those of processes that solve programs. What takes longer than the cap, or more memory than
 `--gib`, is stopped and not asked for more ops. Integer and linear programs are given `--seconds`, which is their cap.
 `slope` is the least-squares fit of log over log of ops, 1 is linear: of seconds above 0.02, of memory above 16 MiB. At
-the end: what came out of the most ops, for a plan its overhead by the capacity clock. Needs Linux; `capture` needs the
+the end: what came out of the most ops, for a plan its overhead by byte-counting. Needs Linux; `capture` needs the
 `torch` extra.
 """
 
@@ -83,7 +83,9 @@ def prepared(kind: str, ops: int, seed: int, folder: Path) -> tuple[int, Path]:
 
 def table(kind: str, sizes: Sequence[int], args: argparse.Namespace, folder: Path) -> None:
     """Print the rows of one kind of step."""
-    print(f"\n## {kind}, {PERCENT} % of the peak load on {MACHINE}; cap {args.cap} s, programs {args.seconds:g} s\n")
+    print(
+        f"\n## {kind}, {PERCENT} % of the peak live bytes on {MACHINE}; cap {args.cap} s, programs {args.seconds:g} s\n"
+    )
     small = prepared("blocks", SMALL, 0, folder)[1]
     sizes, files = zip(*[prepared(kind, n, args.seed, folder) for n in sizes])
     print(f"{'':26}{'seconds':>{9 * len(sizes)}}{'':7}{'MiB':>{8 * len(sizes)}}")

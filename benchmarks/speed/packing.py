@@ -1,7 +1,7 @@
-"""How far above the peak load does the pool end when the trace is rewritten: best fit, first fit, search?
+"""How far above the peak live bytes does the pool end when the trace is rewritten: best fit, first fit, search?
 
 Every trace as it is, and rewritten by AutoSwap (`swdoa`, `peaks="all"`, `gtx1080ti`) for load limits in percent of
-its peak load; limits that AutoSwap does not reach are left out. Every placement is checked.
+its peak live bytes; limits that AutoSwap does not reach are left out. Every placement is checked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What planning costs: seconds of one AutoSwap plan over the size of the trace, for each score.
 
-Synthetic traces at 70 % of the peak load with one target, `peaks="all"`, `gtx1080ti`; compiled before. The last
+Synthetic traces at 70 % of the peak live bytes with one target, `peaks="all"`, `gtx1080ti`; compiled before. The last
 columns are the time of one score relative to the size, the first line being 1.
 """
 

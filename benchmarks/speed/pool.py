@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def ratios() -> None:
-    """Print a line an instance: height over the peak load, and time."""
+    """Print a line an instance: height over the peak live bytes, and time."""
     files = [*SHARED.glob("traces/*.json.gz"), *SHARED.glob("dsa/*/*.csv")] or [path_of(name) for name in BUNDLED]
     for planner in PLANNERS.values():
         planner(Trace.from_lifetimes([1], [0], [1]))

@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed.programs [FILE...] [--machine NAME] [--ratio R] [--seconds S] [--started] [--mosos]
 
-Of each trace at a load limit, a part of its peak load (or what some op must hold at least, where that is more): the
+Of each trace at a load limit, a part of its peak (or what some op must hold at least, where that is more): the
 overhead of the heuristic and of `search`, the certified least overhead, and of the swapping program alone (started from
 the heuristic) and from `search`'s plan: overhead, gap and status. `gap` is what the plan may be above the best possible
 iteration, as a part of its time; the bound is the program's own, no certified figure is handed to it. `--started`
@@ -29,7 +29,7 @@ from gpumem.trace import Trace
 
 
 def overhead(trace: Trace, machine: Machine, limit: int, plan: swap.Plan) -> float:
-    """By the capacity clock, against the unswapped iteration."""
+    """By the byte-counting simulation, against the unswapped iteration."""
     line = simulate(plan.apply(trace), machine, capacity=limit)
     return line.makespan / simulate(trace, machine).makespan - 1
 

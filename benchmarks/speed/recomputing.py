@@ -2,7 +2,7 @@
 
 TENSILE's lowest load, in % of the peak, and the time that its plan adds without a limit: with all the pinned memory of
 `gtx1080ti`, and with none, so that nothing can be swapped. Capuchin with `queue=True`: the lowest limit out of steps of
-5 % of the peak, and overheads by the capacity clock at three limits. Seconds are planning alone.
+5 % of the peak, and overheads by the byte-counting simulation at three limits. Seconds are planning alone.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def pools() -> None:
 
 
 def million(path: str) -> None:
-    """In a process of its own: read a million ops, simulate by the capacity clock, tell the memory it took."""
+    """In a process of its own: read a million ops, simulate with a byte limit, tell the memory it took."""
     begin = time.perf_counter()
     trace = read(path)
     seconds = time.perf_counter() - begin

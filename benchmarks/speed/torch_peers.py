@@ -48,7 +48,7 @@ cpu        processor time of a step here, one thread; copies are memory copies
 out, back  bytes copied to the host and back
 flops      beyond those of the eager step: what is made again
 kernels    predicted time of all ops but copies; launches count, so what is made again is in it
-predicted  time of a step by the capacity clock, within the load that the way has (a managed one: within its limit);
+predicted  time of a step by byte-counting simulation, within the load that the way has (managed: within its limit);
            nobody's Python is in it: a managed step takes tens of microseconds an op of a host (see cpu), which is
            more than the kernels of nets as small as these take, and a peer's hooks take some
 

@@ -11,7 +11,7 @@ from gpumem.pool import MultiStream, replay
 from gpumem.trace import Trace
 
 NETS = "resnet50_224_b64 resnet152_224_b64 nasnet_331_b32 inceptionv3_299_b2 bert_base_s128_b32 tacotron2_t40_b32"
-GROUPS = 16  # of a job's peak load
+GROUPS = 16  # of a job's peak live bytes
 LIMIT = 1.5  # of two jobs' load, next to that of one
 STEP = 64  # pools are found to a part of so many of the load
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def least(make: type[MultiStream], trace: Trace) -> tuple[float, float]:
-    """Return the smallest pool that serves a trace, next to its peak load, and syncs in an iteration."""
+    """Return the smallest pool that serves a trace, next to its peak live bytes, and syncs in an iteration."""
     low, high, syncs = STEP - 1, 2 * STEP, 0.0
     while high - low > 1:
         middle = (low + high) // 2

@@ -17,7 +17,7 @@ from gpumem.pipeline import report
 
 PARTS = {
     "operators": "Figure 2: what each implementation of a convolution takes, and what has to be freed for it",
-    "steps": "Figure 4: a step within a part of the peak load, capacity clock, and what is proved of it",
+    "steps": "Figure 4: a step within a part of the peak, byte-counting simulation, and what is proved of it",
     "breakdown": "Figure 5: where the time of a step goes, what is offloaded and what is made again",
     "reductions": "By how much MO-SOS shortens a step, in %, and the paper's figures",
     "headroom": "A step by the other two if their programs plan for less, and leave the rest to workspaces",
@@ -33,7 +33,7 @@ def options(p: Parser) -> None:
     p.add_argument("trace", nargs="*", help=f"trace files or bundled names (default: {' '.join(USUAL)})")
     add_options(p, *machine_flags("p40"))
     told = ",".join(f"{ratio:g}" for ratio in (0.8, 0.7, 0.6, 0.5, 0.4))
-    p.add_argument("--ratios", metavar="R[,R]", help=f"limits as parts of the peak load (default: {told})")
+    p.add_argument("--ratios", metavar="R[,R]", help=f"limits as parts of the peak live bytes (default: {told})")
     p.add_argument("--no-check", action="store_true", help="do not hold the plans against the naive oracles")
     add_options(p, *search_flags("1 takes up to half a minute a plan"))
 

@@ -24,7 +24,7 @@ from gpumem.pipeline import report
 
 PARTS = {
     "projects": "Who is compared, beside gpumem",
-    "rows": "Height over the peak load, no placement is lower; alignment 1; within the seconds of the column",
+    "rows": "Height over the peak live bytes, no placement is lower; alignment 1; within the seconds of the column",
     "means": "Geometric means of these ratios, of the instances that it placed; how often nobody was lower",
     "against": "The search against each other planner, where both have a placement: its height over the other's",
     "ahead": "Where another project is ahead of the search within the same time, by more than 0.0001 of the load",
@@ -40,7 +40,7 @@ def options(p: Parser) -> None:
     p.add_argument("--instances", metavar="DIR", help="a folder of such files, with those in its folders")
     usual = f"generated instances with a known optimum, seeds from 0 on (default without files: {USUAL})"
     p.add_argument("--perfect", metavar="N[,N]:SEEDS", help=usual)
-    rewrite = "AutoSwap's plan for this part of its peak load first, in %%; 100 is the trace as it is"
+    rewrite = "AutoSwap's plan for this part of its peak live bytes first, in %%; 100 is the trace as it is"
     p.add_argument("--rewritten", metavar="P[,P]", help=f"apply to each trace with ops {rewrite}")
     p.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help=f"of {', '.join(table.PLANNERS)}")
     p.add_argument("--seconds", metavar="S[,S]", help=f"that each planner gets (default: {SECONDS})")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from benchmarks.leaderboard.ledger import Row
 
 PARTS = {
-    "rows": "What each planner costs at each limit, a part of the peak load; capacity clock",
+    "rows": "What each planner costs at each limit, a part of the peak live bytes; byte-counting simulation",
     "means": "Geometric mean of (1 + overhead), minus 1; (traces that it gets there on / that one could)",
     "against": "The search against each other planner, where both get there; ratio of their (1 + mean)",
     "gaps": "The search above each bound, in points of overhead",
@@ -46,9 +46,11 @@ def options(p: Parser) -> None:
     add_options(p, *planner_flags("all", known))
     p.add_argument("--only", metavar="NAME[,NAME]", help="plan with these only; rows of others come from --results")
     add_options(p, *machine_flags("gtx1080ti"))
-    p.add_argument("--limits", metavar="L[,L]", help=f"parts of the peak load (default: {LIMITS})".replace("%", "%%"))
     p.add_argument(
-        "--results", metavar="FILE", help="a line a row: rows that it has are not made again, new ones added"
+        "--limits", metavar="L[,L]", help=f"parts of the peak live bytes (default: {LIMITS})".replace("%", "%%")
+    )
+    p.add_argument(
+        "--results", metavar="FILE", help="a line a row: rows that it has are not measured anew, new ones added"
     )
     p.add_argument("--again", action="store_true", help="of --results: plan anew all the same")
     p.add_argument("--jobs", type=int, default=1, metavar="N", help="plan in so many processes (default: %(default)s)")
@@ -56,7 +58,7 @@ def options(p: Parser) -> None:
 
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
-    """Print what every planner costs beside both bounds: overhead, bytes moved, time run again, seconds."""
+    """Print what every planner costs beside both bounds: overhead, bytes moved, time recomputed, seconds."""
     planners = _asked(args.planner, "--planner")
     if args.quick and args.planner == "all":
         planners = {name: planner for name, planner in planners.items() if name not in _programs(planners)}
@@ -103,7 +105,7 @@ def _limits(args: argparse.Namespace) -> list[float]:
     limits = [fraction(part, "--limits") for part in text.split(",")]
     for limit in limits:
         if not 0 < limit <= 1:
-            raise ValueError(f"--limits: {limit:.4g} of the peak load is not in (0, 100%]")
+            raise ValueError(f"--limits: {limit:.4g} of the peak live bytes is not in (0, 100%]")
     return list(dict.fromkeys(limits))
 
 

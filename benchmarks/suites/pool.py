@@ -15,8 +15,8 @@ from gpumem.cli.common.planning import own_options, search_flags
 from gpumem.cli.common.progress import Progress
 
 PARTS = {
-    "table1": "Table I: competitive ratios without swapping, and how far SmartPool is below CnMem",
-    "instances": "Pool planners: competitive ratio and seconds; optimal, or a bound that no placement goes below",
+    "table1": "Table I: fragmentation ratios without swapping, and how far SmartPool is below CnMem",
+    "instances": "Pool planners: fragmentation ratio and seconds; optimal, or a bound that no placement goes below",
     "cost": "A malloc and its free: us of CPU time (over native); all of it is Python, nobody calls a driver",
 }
 REPLAYS, FEW = 21, 3

@@ -17,7 +17,7 @@ from gpumem.cli.common.progress import Progress, tell
 from gpumem.pipeline import report
 
 PARTS = {
-    "ways": "Figures 7 and 8: computation and stall of an iteration within the card's memory, capacity clock",
+    "ways": "Figures 7 and 8: computation and stall of an iteration within the card's memory, byte-counting simulation",
     "capacities": "Figure 8 where the card has less, so that heuristic and program are told apart",
     "moved": "What swapping on demand moves in an iteration, and what addresses change",
     "models": "The thesis' figures: what would have to be otherwise, alone, for the same relative time",

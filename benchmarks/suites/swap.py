@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     Planners = Mapping[str, swap.Planner]
 
 PARTS = {
-    "lowest_limits": "Lowest load limit at no more than 0.5 % overhead, capacity clock",
+    "lowest_limits": "Lowest load limit at no more than 0.5 % overhead, byte-counting simulation",
     "fig8": "Figure 8: the load in MiB, the largest of each stretch of ops",
-    "fig9": "Figure 9: overhead in % by load limit, capacity clock; `as printed`: by the paper's rules, the rest ours",
-    "fig10": "Figure 10: footprint in MiB by batch size, next to CnMem's; AutoSwap up to an overhead, placed clock",
-    "fig11": "Figure 11: overhead in % by reduction of the placed footprint in %, placed clock; or quoted",
-    "optimality": "VI-B3: overhead at 54.1 % of the peak load, and what of it could be avoided, capacity clock",
+    "fig9": "Figure 9: overhead in % by load limit, byte-counting; `as printed`: by the paper's rules, the rest ours",
+    "fig10": "Figure 10: footprint in MiB by batch size, next to CnMem's; AutoSwap up to an overhead, address-aware",
+    "fig11": "Figure 11: overhead in % by reduction of the placed footprint in %, address-aware simulation; or quoted",
+    "optimality": "VI-B3: overhead at 54.1 % of the peak, and what of it could be avoided, byte-counting simulation",
     "table2": "Table II: the largest reduction of the load in % at no more than 0.5 % overhead",
 }
 LIMITS = ",".join(f"{p}%" for p in range(90, 25, -5))
 FEW = "90%,75%,60%"
 BATCHES, TWO = "0.25,0.5,1,2,4", "0.5,1"
-FINE, COARSE = 0.005, 0.1  # parts of the peak load
+FINE, COARSE = 0.005, 0.1  # parts of the peak live bytes
 LITTLE = {"effort": 0.02, "evaluations": 6}  # of the planners that search
 ROUNDS, SOME = 20, 3  # of the bound
 QUICK = f"limits {COARSE:.0%} apart, {SOME} rounds of the bound, effort {LITTLE['effort']}, two batch sizes"
@@ -54,7 +54,9 @@ def options(p: Parser) -> None:
     add_options(p, *machine_flags("gtx1080ti"))
     p.add_argument("--limits", metavar="L[,L]", help="of figures 9 to 11, bytes or %% (default: 90%% to 30%% by 5%%)")
     p.add_argument("--batches", metavar="F[,F]", help=f"of figure 10, times the recorded one (default: {BATCHES})")
-    p.add_argument("--step", type=float, help="between limits that are tried, part of the peak load (default: 0.005)")
+    p.add_argument(
+        "--step", type=float, help="between limits that are tried, part of the peak live bytes (default: 0.005)"
+    )
     p.add_argument("--no-check", action="store_true", help="do not hold the plans against the naive oracles")
     add_options(p, *own_flags())
 

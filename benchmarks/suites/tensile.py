@@ -19,7 +19,7 @@ from gpumem.cli.common.uncertainty import uncertainty_flags, uncertainty_of
 from gpumem.pipeline import report
 
 PARTS = {
-    "table1": "Table 1: one task. MSR of the peak load, EOR of the time, CBR = MSR / EOR. Not the paper's experiment",
+    "table1": "Table 1: one task. MSR of the peak, EOR of the time, CBR = MSR / EOR. Not the paper's experiment",
     "bounds": "What no swap plan of these traces can beat on this machine (certified; for several tasks as for one)",
     "table2": "Table 2, figure 6: tasks side by side; MSR of the peaks added up, mean EOR. Not the paper's experiment",
     "mlp": "Section 4.1: 33.5 % of the peak of an MLP without extra time",
@@ -46,7 +46,7 @@ def options(p: Parser) -> None:
     p.add_argument(
         "--framework",
         action="store_true",
-        help="also as in the paper's framework: Python hands over op by op in 1 ms, and waits for each; no launch cost",
+        help="also as in the paper's framework: Python launches op by op in 1 ms, and waits for each; no launch cost",
     )
     hosts = "of experiment: how many ms an op takes Python (default: 1, 2 and 3)"
     p.add_argument("--python-ms", metavar="X[,X]", help=hosts)

@@ -26,7 +26,7 @@ from gpumem.trace import Trace
 
 Row = dict[str, Any]
 PARTS = {
-    "rows": "Overheads as planned, and in the median and the 95th percentile of draws; capacity clock",
+    "rows": "Overheads as planned, and in the median and the 95th percentile of draws; byte-counting simulation",
     "robust": "The plan for sigma 0.3 beside the search for the estimates, and the best other planner's",
     "sums": "In how many of these cases",
     "sharing": "Three ways for jobs to share a GPU, by capacity (of their peaks added up) and arrivals, at sigma 0.3",
@@ -47,7 +47,9 @@ def options(p: Parser) -> None:
     p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones)")
     add_options(p, *planner_flags("all", "swap planners, without those that prove (default: %(default)s)"))
     add_options(p, *machine_flags("gtx1080ti"))
-    p.add_argument("--limits", default=LIMITS, metavar="L[,L]", help="parts of the peak load (default: 70%%,50%%)")
+    p.add_argument(
+        "--limits", default=LIMITS, metavar="L[,L]", help="parts of the peak live bytes (default: 70%%,50%%)"
+    )
     p.add_argument("--effort", type=float, default=0.05, metavar="X", help="of the searches (default: %(default)s)")
     slowed = "of jobs: as in gpumem jobs (default: 0.5)"
     p.add_argument("--slowdown", type=Reader(finite, "--slowdown"), default=0.5, metavar="S", help=slowed)

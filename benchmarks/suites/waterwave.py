@@ -65,7 +65,7 @@ def options(p: Parser) -> None:
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
     """Print Tables 1 and 2 and figures 2, 3, 7 and 8 of Waterwave.
 
-    Handing over an op takes the host 200 us, if the machine says nothing else.
+    Launching an op takes the host 200 us, if the machine says nothing else.
     """
     paper, few = papers.waterwave, args.quick
     orders = choices(ONE_ORDER if few and args.order == "all" else args.order, ORDERS, "--order")

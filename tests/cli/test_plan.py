@@ -49,7 +49,7 @@ def test_plan_prints_a_table(cli: Cli, net_file: Path) -> None:
         "peak load",
         "footprint",
         "competitive ratio",
-        "iteration (placed clock)",
+        "iteration (address-aware)",
         "swapped",
         "overhead as planned",
         "stalls",
@@ -69,7 +69,7 @@ def test_plan_prints_json_with_the_keys_of_the_issue(cli: Cli, net_file: Path) -
     assert row["makespan_before_ns"] == 10 * 10**6
     assert set(row["stalls"]) == {"data", "copy", "memory"}
     assert all(isinstance(ns, int) and ns >= 0 for ns in row["stalls"].values())
-    assert row["clock"] == "placed"
+    assert row["clock"] == "address-aware"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_limits_are_bytes_units_or_percent_of_the_peak(
         assert row["limit"] == size and row["load_limit"] <= size
     else:
         assert row["limit"] is None and row["load_limit"] == size
-        assert row["clock"] == "capacity"
+        assert row["clock"] == "byte-counting"
         assert row["peak_live_bytes_after"] <= size
 
 
@@ -295,7 +295,7 @@ def test_a_pool_and_a_load_limit_together(cli: Cli) -> None:
     alone = cli("plan", "--load-limit", "65%", "--json").json
     assert row["footprint_after"] <= row["limit"] == 363354252
     assert row["peak_live_bytes_after"] <= row["load_limit"] <= alone["load_limit"]
-    assert (row["clock"], alone["clock"], alone["limit"]) == ("capacity", "capacity", None)
+    assert (row["clock"], alone["clock"], alone["limit"]) == ("byte-counting", "byte-counting", None)
 
 
 def test_durations_of_another_machine_are_pointed_out(cli: Cli, net_file: Path, tmp_path: Path) -> None:

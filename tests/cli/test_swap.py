@@ -94,13 +94,13 @@ def test_a_limit_that_binds_nothing_costs_nothing(cli: Cli, net_file: Path) -> N
 def test_swap_prints_a_table(cli: Cli, net_file: Path, table: object) -> None:
     lines = cli("swap", net_file, "--load-limit", "75%").out.splitlines()
     assert lines[0].startswith("net: peak load 24.00 MiB, footprint ")
-    assert lines[0].endswith("on gtx1080ti, load limit of 18.00 MiB (capacity clock)")
+    assert lines[0].endswith("on gtx1080ti, load limit of 18.00 MiB (byte-counting simulation)")
     heads = ["planner", "peak load", "footprint", "bytes out", "bytes in", "run again", "overhead", "seconds"]
     assert [cell.strip() for cell in lines[2].split("  ") if cell.strip()] == heads
     names = [line.split()[0] for line in lines[3:]]
     assert names == ["autoswap", "seeded", "gives-up", "bound", "bound:"]  # by overhead
     assert lines[5].split()[1:3] == ["not", "reached"]
-    assert "pool of 18.00 MiB (placed clock)" in cli("swap", net_file, "--limit", "75%").out
+    assert "pool of 18.00 MiB (address-aware simulation)" in cli("swap", net_file, "--limit", "75%").out
 
 
 @pytest.mark.parametrize("option", ["--limit", "--load-limit"])

@@ -1,4 +1,4 @@
-"""Overheads within parts of the peak load: of DTR's runtime as simulated, of its plans, of simrd, of other planners."""
+"""Overheads at parts of the peak: of DTR's runtime as simulated, of its plans, of simrd, of other planners."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpumem.swap.dtr import Dtr, online
 from gpumem.swap.dtr.online import NO_ROOM, RAN
 from gpumem.trace import Trace
 
-BUDGETS = (0.8, 0.6, 0.5, 0.4, 0.3)  # of the peak load
+BUDGETS = (0.8, 0.6, 0.5, 0.4, 0.3)  # of the peak live bytes
 PRINTED = ("dtr", "eq", "lru", "msps")  # the paper's figure 2 has these, and two more
 MACHINE = Machine.named("v100").with_(pinned=0)  # nothing can be swapped; a log tells how long each op takes
 Simulator = Callable[[int, str], tuple[str, float]]
@@ -28,7 +28,7 @@ class Row:
     """Overheads as fractions of the ops' time; a text says why there is none."""
 
     trace: str
-    budget: float  # part of the peak load
+    budget: float  # part of the peak live bytes
     way: str
     online: float | str = ""
     plan: float | str = ""
@@ -71,7 +71,7 @@ def simulator(path: Path, log: Path, *, collapsed: bool, python: str, overhead: 
 
 
 def planned(trace: Trace, limit: int, planner: Callable[..., object], seconds: float | None) -> float | str:
-    """The overhead of a planner's plan by the capacity clock, or why there is none."""
+    """The overhead of a planner's plan by the byte-counting simulation, or why there is none."""
     try:
         plan = planner(trace, MACHINE, limit, **({} if seconds is None else {"seconds": seconds}))
     except (Infeasible, NotReached) as stop:

@@ -58,7 +58,7 @@ def trade_off(trace: Trace, machine: Machine, ratios: Sequence[float] = RATIOS) 
         With workspaces (see `gpumem.simulator.workspaces.add`).
     machine : Machine
     ratios : sequence of float
-        Limits, as fractions of the peak load.
+        Limits, as fractions of the peak live bytes.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def trade_off(trace: Trace, machine: Machine, ratios: Sequence[float] = RATIOS) 
 
 @strict
 def limit_of(trace: Trace, ratio: float) -> int:
-    """The bytes of a ratio: of the peak load as the trace is, so with the workspaces that were added to it."""
+    """The bytes of a ratio: of the peak live bytes as the trace is, so with the workspaces that were added to it."""
     return max(math.floor(ratio * trace.peak_live_bytes), 1)
 
 
@@ -108,7 +108,7 @@ def limit_of(trace: Trace, ratio: float) -> int:
 def steps(study: Study, ratios: Sequence[float] = RATIOS) -> list[Row]:
     """Measure a step without a limit, then within each ratio by each of `WAYS`: figures 4 and 5.
 
-    A row has the step by the capacity clock, what the program proved (`bound_ns`, `gap`, `status`), `seconds` of
+    A row has the step by byte-counting simulation, what was proved (`bound_ns`, `gap`, `status`), `seconds` of
     planning, and where the time goes (see `spent`). The programs ask for `seconds` each, and begin with nothing, but
     for `STARTED`, whose schedules may wait: it is handed the best plan of all the others.
     """

@@ -20,7 +20,9 @@ def trade_off_table(rows: Sequence[Row]) -> str:
         sizes = [human(r[key]) for key in ("workspace", "load", "idle")]
         cells = [r["trace"], str(r["op"]), r["name"], r["by"], human_ns(r["time_ns"]), f"{r['over']:.2f}", *sizes]
         lines.append([*cells, *("too much" if r[key] is None else human(r[key]) for key in freed)])
-    told = "`freed at R`: what is above R of the peak load at the op; where no memory is free, the whole workspace."
+    told = (
+        "`freed at R`: what is above R of the peak live bytes at the op; where no memory is free, the whole workspace."
+    )
     return f"{columns(lines)}\n\n{told}"
 
 

@@ -2,7 +2,7 @@
 
 What fits, in bytes of the machine that a program can have:
 
-- *solo*: the peak load of the trace.
+- *solo*: the peak live bytes of the trace.
 - *waterwave*: the paper's schedule without delays, two jobs' node groups in pairs. *Bound*: whatever the order in
   which the host comes to the ops of a pair. *Issue order*: that of `together`, in which both groups begin at once.
 - *waterwave-s*: two groups a job, cut at the peak or between the two passes, the better; the largest batch of six runs

@@ -50,7 +50,7 @@ def _peak(trace: Trace, line: Timeline, how: str) -> Row:
 def late(trace: Trace, machine: Machine, host_ns: float = HOST_NS) -> Row:
     """Measure what one job holds, and two in node groups, where memory is free only when the work on it has ended.
 
-    In parts of the job's peak load; None where it grows without end.
+    In parts of the job's peak live bytes; None where it grows without end.
     """
     host = machine.with_(host_ns=host_ns)
     part = partition(trace, host, max(trace.peak_live_bytes // PIECES, 1))

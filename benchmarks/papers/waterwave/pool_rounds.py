@@ -18,7 +18,7 @@ from gpumem.trace import Trace
 from gpumem.trace.batch import recorded_batch
 
 ROUNDS = (1, 2, 8)
-GROUPS = 16  # of a job's peak load, as in benchmarks/speed/turns.py
+GROUPS = 16  # of a job's peak live bytes, as in benchmarks/speed/turns.py
 STEP = 64  # pools are found to a part of so many of the load
 
 

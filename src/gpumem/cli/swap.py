@@ -221,7 +221,11 @@ def _noting(planner: swap.Planner, proved: list[Proposal]) -> swap.Planner:
 
 def _table(case: pipeline.Case, rows: list[PlannerRow | bound.Certified]) -> str:
     trace, height, pool = case.trace, case.placement.height, case.pool is not None
-    goal = f"pool of {human(case.pool or 0)} (placed" if pool else f"load limit of {human(case.load or 0)} (capacity"
+    goal = (
+        f"pool of {human(case.pool or 0)} (address-aware"
+        if pool
+        else f"load limit of {human(case.load or 0)} (byte-counting"
+    )
     planned = [one.planned for one in rows if isinstance(one, PlannerRow) and one.planned is not None]
     drawn = ["as planned", "median", "95 %"] if any(one.realised for one in planned) else ["overhead"]
     lines = [["planner", "peak live bytes", "footprint", "bytes out", "bytes in", "recomputed", *drawn, "seconds"]]
@@ -229,7 +233,7 @@ def _table(case: pipeline.Case, rows: list[PlannerRow | bound.Certified]) -> str
     notes = [one.note for one in rows if one.note]
     about = f"{trace.name}: peak live bytes {human(trace.peak_live_bytes)}, footprint {human(height)}"
     warning = unswapped(trace.peak_live_bytes, height, case.pool, case.load)
-    table = "\n".join([f"{about}, on {case.machine.name}, {goal} clock)", "", columns(lines), *notes])
+    table = "\n".join([f"{about}, on {case.machine.name}, {goal} simulation)", "", columns(lines), *notes])
     over = "" if pool else _beyond(case.load or 0, [one.placement.height for one in planned])
     return "\n\n".join(filter(None, [table, over, warning]))
 
@@ -245,7 +249,7 @@ def _beyond(limit: int, footprints: list[int]) -> str:
     if len(footprints) == 1:
         those = f"it takes {most}"
     return (
-        f"Overheads are by the live bytes: {show(limit)} of live bytes, wherever they lie.\n"
+        f"Overheads are by the limit: {show(limit)} of live bytes, wherever they lie.\n"
         f"As one pool {those} (footprint); --limit plans for a pool."
     )
 

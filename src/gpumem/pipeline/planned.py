@@ -90,8 +90,8 @@ class Planned(Shown):
 
     @property
     def clock(self) -> str:
-        """Which clock judges: `placed` for a pool, `capacity` for the papers' load limit."""
-        return "placed" if self.load is None else "capacity"
+        """Which simulation judges: `address-aware` for a pool, `byte-counting` for the papers' load limit."""
+        return "address-aware" if self.load is None else "byte-counting"
 
     @property
     def counts(self) -> DecisionCounts:
@@ -206,7 +206,7 @@ class Planned(Shown):
             versus("peak live bytes", trace.peak_live_bytes, after.trace.peak_live_bytes, human),
             versus("footprint", before.placement.height, after.placement.height, human),
             f"{'fragmentation ratio':26}{ratios}",
-            versus(f"iteration ({self.clock} clock)", before.timeline.makespan, after.timeline.makespan, human_ns),
+            versus(f"iteration ({self.clock})", before.timeline.makespan, after.timeline.makespan, human_ns),
             "",
             *self.summary(),
             f"{'overhead as planned':26}{percent(self.overhead)}",

@@ -80,7 +80,7 @@ def test_patience_ends_the_scan() -> None:
     ]
     assert [(k.limit, k.unbroken) for k in found] == [(90, 90), (90, 90), (50, 90)]
     assert len(tried) == 3 + 4 + 9
-    assert tried[0] == "trying a limit of 90.0% of the peak load"
+    assert tried[0] == "trying a limit of 90.0% of the peak live bytes"
 
 
 def test_a_limit_that_a_planner_names_is_tried() -> None:

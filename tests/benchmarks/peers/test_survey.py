@@ -107,7 +107,7 @@ def test_a_trace_is_rewritten_and_a_bare_instance_is_not(capsys: pytest.CaptureF
         ("mlp3_b128_sgd@90", "rewritten"),
     ]
     assert found[1].trace.n > found[0].trace.n  # there are copies
-    told = "gpumem: mlp3_b128_sgd: AutoSwap has no plan for 1 % of the peak load: left out\n"
+    told = "gpumem: mlp3_b128_sgd: AutoSwap has no plan for 1 % of the peak live bytes: left out\n"
     assert capsys.readouterr().err == told
     assert [one.trace.name for one in of_file(TWO.trace, "given", [80])] == ["two"]
     assert [one.trace.name for one in of_file(trace, "given", [])] == ["mlp3_b128_sgd"]
