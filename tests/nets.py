@@ -83,7 +83,7 @@ def dense(rng: np.random.Generator) -> Trace:
 
 
 def lowest(model: Model) -> Trace:
-    """The model's trace under AutoSwap at the lowest load that it reaches."""
+    """The model's trace under AutoSwap at the lowest live bytes that it reaches."""
     try:
         autoswap(model.trace, GTX, 1, threshold=0, peaks="all")
     except Infeasible as floor:
@@ -98,7 +98,7 @@ def lowest(model: Model) -> Trace:
 
 
 def half_again(model: Model) -> Trace:
-    """Half of the activation bytes are dropped before the backward pass and made again: first what takes no flops."""
+    """Half of the activation bytes are dropped before the backward pass and recomputed: first what takes no flops."""
     trace = model.trace
     found = recomputable(trace, GTX)
     size = trace.buffers.size[found.gaps.buffer]

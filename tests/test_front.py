@@ -28,7 +28,7 @@ def test_the_picture_is_that_of_the_plan_of_today() -> None:
     """`python docs/_ext/pictures.py` draws it again; what it shows stands in its description."""
     planned = gpumem.plan(gpumem.bundled("vgg16"), "gtx1080ti", pool="70%")
     before, after = planned.before.trace.peak_live_bytes, planned.trace.peak_live_bytes
-    loads = f"peak load {before}, planned {after}, limit {planned.pool} bytes"
+    loads = f"peak live bytes {before}, planned {after}, limit {planned.pool} bytes"
     for look in ("light", "dark"):
         drawn = (ROOT / "docs" / "_static" / f"load-{look}.svg").read_text()
         assert re.findall("<dc:description>(.*)</dc:description>", drawn) == [loads]

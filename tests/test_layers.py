@@ -109,7 +109,7 @@ def text(path: Path) -> str:
 
 @cache
 def imports(path: Path, *, everywhere: bool = True) -> set[str]:
-    """Dotted names that a file imports, those for type checking and inside functions too unless told otherwise."""
+    """Dotted names that a file imports, those for type checking and inside functions too unless set otherwise."""
     tree = ast.parse(text(path))
     found: set[str] = set()
     for node in ast.walk(tree) if everywhere else tree.body:

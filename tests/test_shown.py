@@ -93,7 +93,7 @@ x,0,2,4
 END
 $ gpumem pool \\
   tiny.csv
-file      planner  buffers  peak load  footprint   ratio  seconds  fits
+file      planner  buffers  peak live bytes  footprint   ratio  seconds  fits
 ...
 $ head -1 tiny.csv
 id,lower,upper,size

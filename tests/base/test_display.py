@@ -131,10 +131,11 @@ def test_a_repr_tells() -> None:
     trace = gpumem.bundled("mlp3")
     line = gpumem.simulator.simulate(trace, GTX)
     assert (
-        repr(trace) == "Trace(mlp3_b128_sgd: 40 ops, 35 buffers, peak load 231.70 MiB at op 21, persistent 152.88 MiB)"
+        repr(trace)
+        == "Trace(mlp3_b128_sgd: 40 ops, 35 buffers, peak live bytes 231.70 MiB at op 21, persistent 152.88 MiB)"
     )
     assert repr(Trace.from_lifetimes([4, 2], [0, 1], [2, 3])) == (
-        "Trace(3 steps, 2 buffers, peak load 6 B at step 1, persistent 0 B)"
+        "Trace(3 steps, 2 buffers, peak live bytes 6 B at step 1, persistent 0 B)"
     )
     assert repr(decided("t")) == "Plan(t: 1 swaps, 1 recomputations, 1 variants, for 4 ops)"
     assert repr(Placement(np.array([0, -1]), 2048, 256)) == "Placement(1 buffers, height 2.00 KiB, alignment 256 B)"
@@ -230,9 +231,9 @@ def test_what_runs_again_and_what_is_held_is_told_beside_swaps() -> None:
         assert [(row["reruns"], row["recompute_ns"])] == reruns and row["held"] == len(plan.decisions) - 1
         assert shown.to_pandas().reruns.tolist() == [0, row["reruns"]]
         assert shown.to_pandas().recompute_ns.tolist() == [0, row["recompute_ns"]]
-        assert "0 swaps, 1 recomputations by by hand" in repr(shown) and "run again" in shown._repr_html_()
-        assert ("\nheld                      1 value for reruns" in shown.table()) == bool(row["held"])
-    assert "run again" not in planned()._repr_html_() and "recomputations" not in repr(planned())
+        assert "0 swaps, 1 recomputations by by hand" in repr(shown) and "recomputed" in shown._repr_html_()
+        assert ("\nheld                      1 value for recomputations" in shown.table()) == bool(row["held"])
+    assert "recomputed" not in planned()._repr_html_() and "recomputations" not in repr(planned())
 
 
 @pytest.mark.parametrize("what", traces())

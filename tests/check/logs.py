@@ -108,7 +108,7 @@ LOG = """
 
 
 def log_of(text: str, traces: dict[str, Trace]) -> Log:
-    """Read a log; the iteration is 0, the part is the buffer, and the size that of the buffer, unless told."""
+    """Read a log; the iteration is 0, the part is the buffer, and the size that of the buffer, unless set."""
     log = []
     for line in text.strip().splitlines():
         ns, job, kind, *rest = line.split()

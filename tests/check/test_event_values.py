@@ -64,7 +64,7 @@ def test_a_broken_log_is_refused_for_the_right_reason(rule: str, why: str, edits
     refused(rule, why, LOG, TRACES, edits)
 
 
-C = Trace(  # D and E made by 0 from U, which 2 updates; D is dropped after 1 and made again before 2, for 3
+C = Trace(  # D and E made by 0 from U, which 2 updates; D is dropped after 1 and recomputed before 2, for 3
     Buffers.make([1, 2, 4], [0, 0, 0], [4, 4, 3], persistent=[True, False, False]),
     Ops.make([[0], [1], [0, 2], [1]], [[1, 2], [], [0], []], duration=[3, 4, 5, 6]),
 )
@@ -140,7 +140,7 @@ def test_the_part_held_last_is_the_one_in_use() -> None:
 
 
 # X is made by 0 and changed in place by 2 and 3; Y, of X as 0 left it and with the statistics R, by 1. Before 5, Y is
-# made again: X as it was comes to lie in scratch (part 4) beside X as it is (part 0), and is changed there once.
+# recomputed: X as it was comes to lie in scratch (part 4) beside X as it is (part 0), and is changed there once.
 S = Trace(
     Buffers.make([4, 2, 1, 3], [0, 1, 0, 2], [6, 6, 6, 6], persistent=[False, False, True, False],
                  kind=["", "", STATISTICS, ""]),
@@ -208,7 +208,7 @@ def test_a_rerun_leaves_statistics_alone_and_works_beside_the_buffer() -> None:
     judge(log, {"s": S})
     lost = [
         e for e in log if (e.buffer, e.kind) != (2, "free")
-    ]  # the statistics may be gone by then, as far as reruns go
+    ]  # the statistics may be gone by then, as far as recomputations go
     lost.insert(16, replace(log[0], ns=10, kind="free", buffer=2, part=2, size=1))
     with objects("lost value", r"nobody holds version \(0, 1\) of buffer 2"):
         judge(lost, {"s": S})
@@ -218,7 +218,7 @@ def test_a_rerun_leaves_statistics_alone_and_works_beside_the_buffer() -> None:
 
 
 def test_an_earlier_version_may_stay_beside_the_buffer() -> None:
-    """Op 5 reads the buffer, not the part in which a rerun has made what it was before."""
+    """Op 5 reads the buffer, not the part in which a recomputation has made what it was before."""
     log = log_of(BESIDE, {"s": S})
     (freed,) = (e for e in log if (e.kind, e.buffer, e.ns) == ("free", 0, 16))
     last = max(i for i, e in enumerate(log) if (e.kind, e.buffer) == ("free", 0))

@@ -41,6 +41,6 @@ def table(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Plan]]:
 
 @pytest.fixture
 def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds without the work: half of the peak load, 1 ms."""
+    """Bounds without the work: half of the peak live bytes, 1 ms."""
     monkeypatch.setattr("gpumem.swap.bound.zero_stall_limit", lambda t, m, **_: FakeBound(t.peak_live_bytes // 2))
     monkeypatch.setattr("gpumem.swap.bound.least_stall", lambda t, m, limit, **_: FakeBound(limit, 10**6))

@@ -36,7 +36,7 @@ def test_bound_prints_a_table(cli: Cli, net_file: Path, bounded: None) -> None:
     assert out.startswith("net on gtx1080ti: what no swap plan can beat\n")
     assert "limit without a stall          12.00 MiB     50.0%\n" in out
     assert "least stall there                1.00 ms   +10.00%\n" in out
-    assert "with values made again           1.00 ms   +10.00%\n" in out
+    assert "with values recomputed           1.00 ms   +10.00%\n" in out
 
 
 def test_a_real_bound(cli: Cli) -> None:

@@ -69,7 +69,7 @@ def test_the_module_runs_and_its_output_may_be_cut_off(net_file: Path) -> None:
     env = os.environ | {"PYTHONPATH": str(Path(gpumem.__file__).parents[1])}
     ran = subprocess.run([*command, "info", str(net_file)], capture_output=True, text=True, check=False, env=env)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "peak load" in ran.stdout
+    assert "peak live bytes" in ran.stdout
     ran = subprocess.run([*command, "info", "/nowhere"], capture_output=True, text=True, check=False, env=env)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == "gpumem: error: /nowhere: No such file or directory\n"

@@ -46,9 +46,9 @@ def test_plan_prints_a_table(cli: Cli, net_file: Path) -> None:
     assert "net: 10 ops, 9 buffers, on gtx1080ti, pool of 18.00 MiB" in ran.out
     rows = [line.split("  ")[0] for line in ran.out.splitlines() if line]
     assert rows[2:] == [
-        "peak load",
+        "peak live bytes",
         "footprint",
-        "competitive ratio",
+        "fragmentation ratio",
         "iteration (address-aware)",
         "swapped",
         "overhead as planned",
@@ -382,7 +382,7 @@ def test_what_fits_already_is_said_in_one_line(cli: Cli) -> None:
     assert (ran.status, ran.err) == (0, [])
     assert ran.out.endswith("\n\nfits already, without a swap: its pool takes 231.70 MiB of 400.00 MiB\n")
     ran = cli("swap", "mlp3", "--load-limit", "100%", "--planner", "autoswap")
-    assert ran.out.endswith("\n\nfits already, without a swap: its load takes 231.70 MiB of 231.70 MiB\n")
+    assert ran.out.endswith("\n\nfits already, without a swap: its live bytes take 231.70 MiB of 231.70 MiB\n")
     assert "without a swap" not in cli("plan", "mlp3", "--load-limit", "95%").out
 
 
@@ -410,7 +410,7 @@ def test_a_plan_that_recomputes_says_so_and_is_drawn(cli: Cli, tmp_path: Path) -
     trace = load(path).trace
     swapped = checkpoint(trace, GTX, trace.peak_live_bytes * 8 // 10).apply(trace)
     told = re.search(
-        r"\nrecomputed {16}(\d+) gaps by checkpoint: (\d+) ops run again, ([\d.]+) ms an iteration\n", ran.out
+        r"\nrecomputed {16}(\d+) gaps by checkpoint: (\d+) ops recomputed, ([\d.]+) ms an iteration\n", ran.out
     )
     row = cli("plan", path, "--planner", "checkpoint", "--load-limit", "80%", "--json").json
     assert told and list(map(int, told.groups()[:2])) == [row["recomputed"], row["reruns"]]

@@ -69,7 +69,7 @@ def test_a_bound_that_one_planner_proves_holds_for_all(
     cli: Cli, bare_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PLANNERS, "proves", proves)
-    args = ["pool", bare_file, "--planner", "best-fit,proves"]  # the peak load is 9
+    args = ["pool", bare_file, "--planner", "best-fit,proves"]  # the peak live bytes are 9
     for options, bound, optimal in (([], 9, [True, False]), (["--seed", "100", "--effort", "2"], 109, [True, True])):
         rows = cli(*args, *options, "--json").json
         assert [(row["bound"], row["optimal"]) for row in rows] == [(bound, o) for o in optimal]

@@ -142,7 +142,7 @@ for arguments in (["mlp", "--batch", "8", "--limit", "90%"], ["cnn-norm", "--bat
 
 
 def drawn(states: tuple[str, ...] = ("on demand", "planned")) -> tuple[list[LogEntry], list[Iteration]]:
-    """Two iterations of an op each: a block is filled, sent away, and comes back."""
+    """Two iterations of an op each: a block is filled, evicted, and comes back."""
     log = [
         LogEntry("fill", 0, "", 0, 2**20, 0, 0),
         LogEntry("op", 0, "a", -1, 0, 0, 2_000_000),

@@ -93,9 +93,9 @@ def test_a_limit_that_binds_nothing_costs_nothing(cli: Cli, net_file: Path) -> N
 
 def test_swap_prints_a_table(cli: Cli, net_file: Path, table: object) -> None:
     lines = cli("swap", net_file, "--load-limit", "75%").out.splitlines()
-    assert lines[0].startswith("net: peak load 24.00 MiB, footprint ")
+    assert lines[0].startswith("net: peak live bytes 24.00 MiB, footprint ")
     assert lines[0].endswith("on gtx1080ti, load limit of 18.00 MiB (byte-counting simulation)")
-    heads = ["planner", "peak load", "footprint", "bytes out", "bytes in", "run again", "overhead", "seconds"]
+    heads = ["planner", "peak live bytes", "footprint", "bytes out", "bytes in", "recomputed", "overhead", "seconds"]
     assert [cell.strip() for cell in lines[2].split("  ") if cell.strip()] == heads
     names = [line.split()[0] for line in lines[3:]]
     assert names == ["autoswap", "seeded", "gives-up", "bound", "bound:"]  # by overhead
@@ -126,7 +126,7 @@ def test_it_is_said_whom_a_bound_is_for(cli: Cli, net_file: Path, table: dict[st
     told = "bound: certified for every plan that swaps; not for faster: ops run in other ways"
     assert cli(*args, "autoswap,faster").out.splitlines()[6] == told
     assert cli(*args, "autoswap,faster", "--json").json[-1]["not_for"] == ["faster"]
-    told = "bound: certified for every plan that swaps and makes values again; not for faster: ops run in other ways"
+    told = "bound: certified for every plan that swaps and recomputes values; not for faster: ops run in other ways"
     assert told in cli(*args, "autoswap,again,faster").out and told in cli(*args, "faster").out
     waits = cli(*args, "autoswap", "--host-ns", "1e6", "--json").json
     assert [row["planner"] for row in waits] == ["autoswap"]  # nothing is known where ops wait for a host
@@ -137,7 +137,7 @@ def test_a_load_limit_says_which_plans_take_a_larger_pool(cli: Cli) -> None:
     rows = cli(*args, "heuristic,tensile,vdnn-all", "--json").json
     over = [row["footprint"] > row["limit"] for row in rows[:-1]]
     assert over == [True, True, False] and rows[0]["overhead"] == 0
-    told = f"Overheads are by the load: {human(rows[0]['limit'])} of live bytes, wherever they lie.\nAs one pool"
+    told = f"Overheads are by the live bytes: {human(rows[0]['limit'])} of live bytes, wherever they lie.\nAs one pool"
     most = human(max(row["footprint"] for row in rows[:-1]))
     for planners, those in (
         ("heuristic,tensile,vdnn-all", f"2 of 3 plans take more, up to {most}"),

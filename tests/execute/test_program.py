@@ -44,7 +44,7 @@ def test_any_plan_in_any_legal_order_gives_the_unswapped_bytes(data: st.DataObje
 def legal_recomputations(trace: Trace) -> list[Trace]:
     """The trace with each of its gaps bridged by running the producer again, where that makes the same value.
 
-    Not so over the boundary: the first iteration would compute what its caller hands over.
+    Not so over the boundary: the first iteration would compute what its caller passes in.
     """
     found, made = gaps(trace), []
     for b, after, before in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist()):
@@ -78,7 +78,7 @@ def test_a_real_plan_in_random_orders(name: str) -> None:
 
 
 def at_70_percent(trace: Trace) -> Plan:
-    """AutoSwap at 70 % of the peak load, or at the lowest limit that is feasible at all."""
+    """AutoSwap at 70 % of the peak live bytes, or at the lowest limit that is feasible at all."""
     machine, limit = Machine.named("gtx1080ti"), trace.peak_live_bytes * 70 // 100
     try:
         return autoswap(trace, machine, limit)

@@ -57,7 +57,7 @@ def test_no_wait_of_a_real_plan_can_be_spared(name: str) -> None:
 
 @st.composite
 def rewritten(draw: st.DrawFn) -> Trace:
-    """Any trace with swaps, or a training step with reruns, what these keep for later, and dropped tails as well."""
+    """Any trace with swaps, or a training step with recomputations, what these keep, and dropped tails."""
     if draw(st.booleans()):
         trace = draw(traces(streams=3))
         return draw(plans(trace)).apply(trace)

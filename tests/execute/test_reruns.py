@@ -1,4 +1,4 @@
-"""Are faults in values made again seen in the bytes of a run (`execute`), and by `check.data_flow`?
+"""Are faults in values recomputed seen in the bytes of a run (`execute`), and by `check.data_flow`?
 
 The faults are put in on purpose: bytes show each of them, data flow all but a fresh draw.
 """
@@ -111,7 +111,7 @@ X, R, A, D, G, H = range(6)
 def net() -> tuple[Trace, Trace]:
     """X is normalized to A with the statistics R, A changed twice in place and read between; D is drawn from it.
 
-    D is made again before op 7 (with A in scratch), A before op 8.
+    D is recomputed before op 7 (with A in scratch), A before op 8.
     """
     reads = [[], [X, R], [A], [A], [A], [A], [D], [D, G], [A, G]]
     writes = [[X], [A, R], [A], [], [A], [D], [G], [G], [H]]

@@ -68,7 +68,7 @@ class Plan(SimpleNamespace):
 
 @cache
 def plan() -> Plan:
-    """A small training step at 60 % of its peak load; every byte stands for 256."""
+    """A small training step at 60 % of its peak live bytes; every byte stands for 256."""
     trace = mlp(batch=64, hidden=(64,) * 4).trace
     limit, options = trace.peak_live_bytes * 60 // 100, {"threshold": 0, "peaks": "all"}
     swapped = autoswap(trace, Machine.named("gtx1080ti"), limit, **options).apply(trace)
@@ -287,7 +287,7 @@ def check_a_fault_at_every_position_names_the_op_and_leaks_nothing() -> None:
 
 
 def faults_at_every_position(p: Plan, options: dict[str, bool]) -> None:
-    """Let each call of an iteration fail, one by one, and run again each time."""
+    """Let each call of an iteration fail, one by one, and recomputed each time."""
     with cuda(**options) as backend:
         program = ready(p, backend)
         for kind, message in {"copy": "copy", "launch": ".", "record": ".", "wait": "."}.items():

@@ -48,7 +48,7 @@ def played(program, limit, word, environment=OnStreams):
 
 
 def check_faults_at_every_call():
-    """A call that fails once ends the program with its own error, or was made again, which the report says."""
+    """A call that fails once ends the program with its own error, or was recomputed, which the report says."""
     program, right, limit = native(3)
     address, word = digest()
     assert played(program, limit, word)[0] == right  # compiles

@@ -1,4 +1,4 @@
-"""Numba's arrays within a limit, on the fake driver: programs of `numba_programs.py` on a device that is too small."""
+"""Numba's arrays under a limit, on the fake driver: programs of `numba_programs.py` on a device that is too small."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Careless(MultiStream):
 
 
 def right_online(memory: Any, seed: int, capacity: int) -> bool:
-    """Whether each job ends with the bytes of alone, memory being asked for as ops are handed over."""
+    """Whether each job ends with the bytes of alone, memory being asked for as ops are launched."""
     traces, both, _, want = unscaled()
     states = [initial(trace, seed=1) for trace in traces]
     control.seed(seed)

@@ -29,7 +29,9 @@ def test_the_pool_limit_holds_for_the_placement() -> None:
     limit = trace.peak_live_bytes * 7 // 10
     found = in_pool(trace, limit, swap=swap, pool=best_fit)
     assert found.placement.height <= limit
-    assert found.trace.peak_live_bytes <= found.load_limit < limit  # best-fit wastes some, so the load had to sink
+    assert (
+        found.trace.peak_live_bytes <= found.load_limit < limit
+    )  # best-fit wastes some, so the live bytes had to sink
     check.placement(found.trace, found.placement)
 
 
@@ -100,7 +102,7 @@ def test_the_chrome_trace_has_a_track_for_each_host() -> None:
     handed = line.issued - (line.issued[0] - 30_000)  # the first host begins at time 0
     assert [e["args"]["issued_us"] for e in ran] == pytest.approx((handed / 1000).tolist())
     assert sorted((e["args"]["op"], e["tid"], e["dur"]) for e in issued) == [(i, 1 + i % 2, 30) for i in range(trace.n)]
-    for host in (1, 2):  # it hands over or waits, from first to last
+    for host in (1, 2):  # it launches or waits, from first to last
         mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["tid"] == host)
         assert [end for _, end in mine[:-1]] == pytest.approx([begin for begin, _ in mine[1:]])
         assert mine[-1][1] - mine[0][0] == pytest.approx(line.makespan / 1000)

@@ -315,7 +315,7 @@ class Kernels(TorchDispatchMode):
         shares = not written and any(r.alias_info is not None for r in func._schema.returns)
         if not shares and not name.startswith(SHAPES):
             for storage in operands.values():
-                assert address(storage), f"{func} touches what is away"
+                assert address(storage), f"{func} touches what is off the device"
             self.card.touch(str(func), list(operands.values()), [])
         result = func(*args, **kwargs)
         made = [s for s in storages(result) if s._cdata not in operands]

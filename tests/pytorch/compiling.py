@@ -1,4 +1,4 @@
-"""A step of a compiled net: what it holds, counted by weak references while its graphs run, and what it runs again."""
+"""A step of a compiled net: what it holds, counted by weak references meanwhile, and what it recomputes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ KEPT = (PARAM, STATISTICS)  # what the files have names of
 
 
 def check_equal(mine: Trace, theirs: Trace, moved: dict[str, tuple[int, str]]) -> None:
-    """Name, operands (bytes and kind), flops and bytes moved of each op; the load; parameters, with their names."""
+    """Name, operands (bytes and kind), flops and bytes moved of each op; live bytes; parameters, with their names."""
     ours, others = (described(trace) for trace in (mine, theirs))
     assert [row[:-1] for row in ours] == [row[:-1] for row in others]
     differ = Counter(a[0] for a, b in zip(ours, others) if a[-1] != b[-1])

@@ -23,7 +23,7 @@ pytest then, which needs this checkout on PYTHONPATH; where the suite has a pack
 `python tests/pytorch/foreign.py pytest --foreign managed ...` instead. Packages that a suite needs belong on
 PYTHONPATH, too; so does a copy of `src`, where somebody is at work in this one.
 
-A record has a line as each test begins, and one with what came of it; tests that it has already are not run again. The
+A record has a line as each test begins, and one with what came of it; tests that it has already are not repeated. The
 files in a folder of `--out`: WAY.jsonl, and WAY.log, which pytest and the crashes print to.
 """
 

@@ -1,4 +1,4 @@
-"""The judge of steps that run within a limit: the same steps without one, and what they hold by PyTorch's allocator.
+"""The judge of steps that run under a limit: the same steps without one, and what they hold by PyTorch's allocator.
 
 A `Lesson` is a training that can be begun anew: `taught` runs it, under a manager or none, and returns all that it left
 as bytes. `measured` does so under PyTorch's profiler, and returns how many bytes tensors held in each step.
@@ -224,7 +224,7 @@ def there(storage: torch.UntypedStorage | None) -> bool:
 class Resident(TorchDispatchMode):
     """Counts, at each op, the bytes of all storages that it ever saw and that have memory; entered before a manager.
 
-    `peak` is the most since it was last set to 0; `values` that ops made again have no storage yet, and go unseen.
+    `peak` is the most since it was last set to 0; `values` that ops recomputed have no storage yet, and go unseen.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Every sample that PyTorch tests its ops with, within a limit: `python -m tests.pytorch.op_samples [--part k/n]`.
+"""Every sample that PyTorch tests its ops with, under a limit: `python -m tests.pytorch.op_samples [--part k/n]`.
 
 A `Case` is a sample of an op, as it is, with views for its inputs, or in place on a view. `ran` runs its forward,
-backward and double backward pass bare, under a mode that does nothing, or within a limit, and returns all bits.
+backward and double backward pass bare, under a mode that does nothing, or under a memory limit, and returns all bits.
 """
 
 from __future__ import annotations

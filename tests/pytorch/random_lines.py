@@ -134,7 +134,7 @@ def slope(t: Any, x: torch.Tensor, y: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def checkpointed(t: Any, x: torch.Tensor, y: torch.Tensor, n: int) -> torch.Tensor:
-    """A block whose values are made again in the backward pass, with the random numbers that it had."""
+    """A block whose values are recomputed in the backward pass, with the random numbers that it had."""
 
     def block(z: torch.Tensor) -> torch.Tensor:
         z = F.linear(t.matrix(z), t.w, t.b)

@@ -86,7 +86,7 @@ def run(program: Program, manage: Manage = nullcontext) -> Left:
 
 
 def within(program: Program, limit: int | str, **how: Any) -> tuple[Left, int]:
-    """Train a program within a limit, or within the least one that it names; return also which it was."""
+    """Train a program under a memory limit, or within the least one that it names; return also which it was."""
     given: dict[str, Any] = {"device": "cpu", "wait": True, **how}
     least = limit if isinstance(limit, int) else 0
     return at_least(lambda size: run(program, lambda: managed(size or limit, **given)), least)

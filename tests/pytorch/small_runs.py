@@ -1,4 +1,4 @@
-"""Small runs within a limit, on demand or planned at once, and what their tests share."""
+"""Small runs under a memory limit, on demand or planned at once, and what their tests share."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ QUICK: dict[str, Any] = {
     "device": "cpu",
 }
 
-SLOW, QUICKER = (  # links: to make a value again takes less than a copy of it, always or mostly
+SLOW, QUICKER = (  # links: to recompute a value takes less than a copy of it, always or mostly
     Machine.named("rtx4090").with_(out=link, into=link, launch_ns=1000) for link in (Link(1e6, 10), Link(3e3, 0.1))
 )
 
 
 def demanded(limit: int | str, machine: Machine = SLOW, **how: Any) -> Managed:
-    """A run that stays on demand, and drops what it can make again."""
+    """A run that stays on demand, and drops what it can recompute."""
     run = managed(limit, **{**HOW, "machine": machine, "on_demand": "dtr", **how})
     run.loop.give_up("it is to stay on demand")
     return run

@@ -1,4 +1,4 @@
-"""What a recording, or a run within a limit, might change of a process."""
+"""What a recording, or a run under a memory limit, might change of a process."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def log(line: Timeline) -> list[tuple[int, int, int, str]]:
 
 
 def chain(*durations: int, **columns: Any) -> Trace:
-    """Ops of these durations that share nothing, on one stream unless told otherwise."""
+    """Ops of these durations that share nothing, on one stream unless set otherwise."""
     none: list[list[int]] = [[] for _ in durations]
     return Trace(Buffers.make([1], [0], [len(durations)]), Ops.make(none, none, duration=durations, **columns))
 

@@ -134,7 +134,7 @@ class Naive:
         return not self.on or self.handed(p) <= self.now
 
     def handed(self, p: int) -> float:
-        """When an op is handed over, infinity where that is not known yet."""
+        """When an op is launched, infinity where that is not known yet."""
         for q in range(len(self.issued), p + 1):
             host = self.ops.host[q % self.n]
             before = [r for r in range(q) if self.ops.host[r % self.n] == host]

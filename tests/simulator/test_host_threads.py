@@ -25,7 +25,7 @@ from tests.strategies import plans, traces
 
 
 def test_queued_kernels_hide_a_copy_that_does_not_block(machine: Machine) -> None:
-    # host    all handed over at 0
+    # host    all launched at 0
     # compute |0..10|10 .. .. .. 40|40..45|
     # d2h           |10..17|
     line = simulate(with_copy(False), machine)

@@ -1,4 +1,4 @@
-"""The compiled loop over an iteration: hosts hand over in one order and only delay; faults in the loop are seen."""
+"""The compiled loop over an iteration: hosts launch in one order and only delay; faults in the loop are seen."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_the_longest_time_that_counts_is_a_nanosecond_short_of_2_to_the_53() -> 
     assert fine.durations(trace).tolist() == fine.host_costs(trace).tolist() == [2**52 - 1] * 2
     with pytest.raises(ValueError, match="trace 't': its ops take too long to count in ns"):
         late.durations(trace)
-    with pytest.raises(ValueError, match="machine 'gtx1080ti': to hand over 2 ops takes too long to count in ns"):
+    with pytest.raises(ValueError, match="machine 'gtx1080ti': to launch 2 ops takes too long to count in ns"):
         late.host_costs(trace)
 
 

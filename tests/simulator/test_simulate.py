@@ -209,7 +209,7 @@ def test_what_cannot_be_simulated_is_refused(machine: Machine) -> None:
         simulate(Trace.from_lifetimes([1], [0], [1]), machine)
     with pytest.raises(ValueError, match="not both"):
         simulate(trace, machine, best_fit(trace), capacity=100)
-    with pytest.raises(ValueError, match="op 0: the load is 8 B, the capacity 7 B"):
+    with pytest.raises(ValueError, match="op 0: the live bytes are 8 B, the capacity 7 B"):
         simulate(trace, machine, capacity=7)
     with pytest.raises(ValueError, match="iterations: 0"):
         simulate(trace, machine, iterations=0)

@@ -110,7 +110,7 @@ def steps_of(line: Timeline, trace: Trace, freed: str) -> list[tuple[int, int]]:
 
 
 def test_by_hand() -> None:
-    # issued 0, 5, 10; run 0..10, 10..30, 30..60; the host waits for the last op, and hands over again 5 ns later
+    # issued 0, 5, 10; run 0..10, 10..30, 30..60; the host waits for the last op, and launches again 5 ns later
     trace, line = two(), simulate(two(), replace(tiny_machine(), host_ns=5))
     assert line.issued is not None and line.issued.tolist() == [0, 5, 10] and line.makespan == 65
     assert steps_of(line, trace, "scheduled") == [(0, 8), (5, 12), (5, 4), (10, 20), (10, 0)]

@@ -10,7 +10,7 @@ from gpumem.trace import Trace
 
 
 def on_host(trace: Trace, plan: Plan) -> int:
-    """The truth: the host's peak load in the rewritten trace, states of generators included."""
+    """The truth: the host's peak live bytes in the rewritten trace, states of generators included."""
     return int(plan.apply(trace).live_bytes(host=True).max(initial=0))
 
 

@@ -21,7 +21,7 @@ def quick(name: str) -> Callable[..., Plan]:
 
 
 def judged(trace: Trace, target: Machine, plan: Plan, limit: int) -> int:
-    """Hold a plan against all oracles; return its makespan by the capacity clock."""
+    """Hold a plan against all oracles; return its makespan by the byte-counting simulation."""
     swapped = plan.apply(trace)
     check.data_flow(trace, swapped)
     check.budget(swapped, limit, host=target.pinned)

@@ -94,7 +94,7 @@ def test_nor_does_one_in_a_pool_by_the_placed_clock(data: st.DataObject) -> None
 
 
 def test_what_is_allocated_early_is_in_nobodys_way_in_a_pool() -> None:
-    """x leaves from 0 to 20, y is allocated at 10 and written from 30 on: by the load op 1 waits, in a pool none."""
+    """x leaves from 0 to 20, y is allocated at 10 and written from 30 on: by live bytes op 1 waits, in a pool none."""
     ops = Ops.make([[0], [], [], [], [], [], [], [0]], [[], [], [], [1], [], [], [], [0]], duration=[10] * 8)
     trace = Trace(Buffers.make([8, 8], [0, 1], [8, 4], kind=[PARAM, "activation"], persistent=[True, False]), ops)
     target = Machine("m", 100, Link(0.0, 2.5), Link(0.0, 2.5), 1.0, 1.0)
@@ -134,7 +134,7 @@ def test_the_planners_keep_to_the_bound(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "ns_per_byte, limit",
     [
-        (1.0, 8),  # out 10..18, in 32..40: X is away while Y is there
+        (1.0, 8),  # out 10..18, in 32..40: X is off the device while Y is there
         (1.25, 8),  # out 10..20, in 30..40: just so
         (1.5, 16),  # out 10..22: too late for op 2
     ],
@@ -216,7 +216,7 @@ def test_ops_that_take_no_time_stall_for_all_of_their_copies() -> None:
     still = replace(line(), ops=replace(line().ops, duration=np.zeros(5, np.int64)))
     target = Machine("m", 100, Link(0.0, 2.0), Link(0.0, 2.0), 1.0, 1.0)
     assert least_stall(still, target, 8).stall_ns == 32  # 16 ns out, 16 ns in
-    assert least_stall(still, target, 8, recompute=True).stall_ns == 0  # op 0 runs again in no time
+    assert least_stall(still, target, 8, recompute=True).stall_ns == 0  # op 0 is recomputed in no time
     assert zero_stall_limit(still, target).limit == 16
 
 

@@ -1,4 +1,4 @@
-"""Construction validates, and the load is that of a brute-force loop over arcs."""
+"""Construction validates, and the live bytes are that of a brute-force loop over arcs."""
 
 from __future__ import annotations
 

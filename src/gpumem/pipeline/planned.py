@@ -45,7 +45,7 @@ class Planned(Shown):
     pool, load : int, optional
         Bytes that were asked for.
     load_limit : int
-        Bytes that the live bytes was brought down to: `load`, or less where only that could be placed in the pool.
+        Bytes that the live bytes were brought down to: `load`, or less where only that could be placed in the pool.
     planner, score : str
         Names; no score where the planner has none.
     checked : Checked

@@ -179,7 +179,7 @@ def _check(trace: Trace, placement: Placement | None, capacity: int | None, iter
         )
     op, load = trace.peak
     if load > capacity:
-        raise ValueError(f"op {op}: the live bytes is {human(load)}, the capacity {human(capacity)}")
+        raise ValueError(f"op {op}: the live bytes are {human(load)}, the capacity {human(capacity)}")
 
 
 def _mean(total: int, count: int) -> int:

@@ -44,7 +44,7 @@ def test_bounds_are_rows_too() -> None:
 
 def test_what_planners_read_tells_traces_apart() -> None:
     ops, buffers = NET.ops, NET.buffers
-    renamed = replace(ops, name=tuple(f"random_{name}" for name in ops.name))  # made again otherwise, or not at all
+    renamed = replace(ops, name=tuple(f"random_{name}" for name in ops.name))  # recomputed otherwise, or not at all
     others = [
         replace(NET, ops=renamed),
         replace(NET, buffers=replace(buffers, name=("own", *buffers.name[1:]))),

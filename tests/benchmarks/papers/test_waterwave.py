@@ -179,7 +179,7 @@ def test_a_switch_copies_what_is_held_at_rest() -> None:
 
 
 def test_memory_freed_late_is_no_memory_for_another_job() -> None:
-    """Section 3.2: pairs live on what is free once it is handed over. A host slower than the device hides it."""
+    """Section 3.2: pairs live on what is free once it is launched. A host slower than the device hides it."""
     row = hosts.late(bundled("vgg16"), V100, 50_000)
     assert row["one_scheduled"] == pytest.approx(1, abs=0.01)
     assert row["two_scheduled"] < 1.7

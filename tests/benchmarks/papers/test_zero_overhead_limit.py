@@ -116,12 +116,12 @@ def test_a_planner_that_looks_for_the_limit_itself_is_judged_here() -> None:
     )
     assert (found.limit, found.unbroken, found.achieved) == (55, 55, 0.5)
     assert found.overhead == pytest.approx(0.1)
-    with pytest.raises(ValueError, match="the load is 50 B, the capacity 49 B"):
+    with pytest.raises(ValueError, match="the live bytes are 50 B, the capacity 49 B"):
         lowest_limit_of(bump(), tiny_machine(), lambda trace, machine: (away(trace, machine, 50), 49))
 
 
 def test_a_plan_above_its_limit_is_refused() -> None:
-    with pytest.raises(ValueError, match="op 2: the load is 100 B, the capacity 50 B"):
+    with pytest.raises(ValueError, match="op 2: the live bytes are 100 B, the capacity 50 B"):
         overhead_at(bump(), tiny_machine(), lambda trace, machine, limit: Plan(), 50)
 
 

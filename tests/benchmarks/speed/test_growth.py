@@ -17,7 +17,9 @@ from gpumem.trace import Trace
 from gpumem.trace.kinds import OPT_STATE, PARAM
 
 MACHINE = Machine.named("rtx4090")
-LISTED = 5  # ops that run again, for each op; of all gaps there are 12 to 313 in steps of 2,000, and once took 15 GiB
+LISTED = (
+    5  # ops that are recomputed, for each op; of all gaps there are 12 to 313 in steps of 2,000, and once took 15 GiB
+)
 
 
 @pytest.mark.parametrize("kind", MAKERS)

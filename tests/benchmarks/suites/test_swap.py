@@ -157,7 +157,7 @@ def test_what_the_paper_quotes_is_said_to_be_quoted_and_of_its_own_nets_only(cli
         found = cli("bench", "swap", tmp_path / "net.json", *args).json
         for part in ("fig9", "fig11"):
             drawn = [s for s in found[part][0]["series"] if s["style"] in ("point", "at most")]
-            assert all(s["name"].startswith("quoted, ") for s in drawn)
+            assert all(s["name"].startswith("published, ") for s in drawn)
             marks[name, part] = {(round(s["x"][0], 1), s["y"][0]) for s in drawn}
     combined = {(33.3, 0.0), (60.0, 15.0)}
     assert marks == {
@@ -173,7 +173,7 @@ def test_what_the_paper_quotes_is_said_to_be_quoted_and_of_its_own_nets_only(cli
 
 
 def test_figure_9_as_a_table_has_limits_in_percent_and_mb_and_says_what_is_quoted() -> None:
-    series = (Series("doa", [75.0, 50.0], [0.0, None]), Series("quoted, below", [43.21], [20.0], "at most"))
+    series = (Series("doa", [75.0, 50.0], [0.0, None]), Series("published, below", [43.21], [20.0], "at most"))
     figure = Figure("fig9", "", "", "", series, ("MB", 2.0))
     assert [line.split() for line in limit_table(figure).splitlines()] == [
         ["limit", "%", "MB", "doa"],

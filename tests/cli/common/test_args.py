@@ -97,7 +97,7 @@ def test_what_is_wrong_with_the_host_of_a_machine_is_one_line(cli: Cli, net_file
 
 def test_a_host_that_would_take_for_ever_is_one_line(cli: Cli, net_file: Path) -> None:
     line = cli.refuses("plan", net_file, "--limit", "2GiB", "--host-ns", "1e15")
-    assert line.startswith("gpumem: error: machine 'gtx1080ti': to hand over ")
+    assert line.startswith("gpumem: error: machine 'gtx1080ti': to launch ")
     assert line.endswith(" ops takes too long to count in ns")
 
 

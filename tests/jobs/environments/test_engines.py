@@ -1,6 +1,6 @@
 """Links, kernels at once and the hosts of jobs.
 
-Kernels are handed over in the host's time, which is no part of them, and no other job's.
+Kernels are launched in the host's time, which is no part of them, and no other job's.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_recorded_jobs_take_what_the_clock_says(name: str, blocking: bool) -> No
 
 @pytest.mark.parametrize("blocking", [[True] * 3, [False] * 3, [True, False, False], [False, True, False]])
 def test_a_rerun_is_handed_over_as_the_op_that_it_repeats(blocking: list[bool]) -> None:
-    """`b` outlasts what the host needs; `a` runs again for `c`, and the host waits for it where it waits for `a`."""
+    """`b` outlasts what the host needs; `a` is recomputed for `c`, and the host waits for it where it waits for `a`."""
     ops = Ops.make([[], [], [0]], [[0], [1], []], name=["a", "b", "c"], duration=[10, 20, 30], blocking=blocking)
     trace, machine = Trace(Buffers.make([8, 8], [0, 1], [3, 2]), ops), tiny_machine().with_(host_ns=5)
     plan = Plan.of(trace, [Recompute(0, 0, 2, 2)])

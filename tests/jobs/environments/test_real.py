@@ -108,7 +108,7 @@ def test_values_made_again_are_the_bytes_of_the_job_alone(data: st.DataObject) -
 
 
 def dropout() -> tuple[Trace, Plan]:
-    """Op 0 draws a mask, op 1 changes W by it, op 2 by the mask made again."""
+    """Op 0 draws a mask, op 1 changes W by it, op 2 by the mask recomputed."""
     ops = Ops.make([[], [0, 1], [0, 1]], [[1], [0], [0]], rng=[True, False, False])
     trace = Trace(Buffers.make([16, 16], [0, 0], [3, 3], persistent=[True, False]), ops)
     return trace, Plan.of(trace, [Recompute(1, 1, 2, 2)])
@@ -219,7 +219,7 @@ def test_what_fails_when_a_thread_begins_or_plans_ends_the_run() -> None:
 
 
 def test_a_job_that_does_not_fit_as_placed_is_refused() -> None:
-    """The load would fit, the height of the placement does not."""
+    """The live bytes would fit, the height of the placement does not."""
     jobs = [Job("a", weight())]
     ran = run_jobs(
         jobs, Machine.named("h200"), 40, Emulator, lambda job: None, place=lambda trace: best_fit(trace, alignment=1)

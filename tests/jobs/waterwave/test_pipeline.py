@@ -62,7 +62,7 @@ def test_iterations_of_a_job_do_not_run_into_one_another():
 
 @given(sets(), st.randoms(use_true_random=False))
 def test_the_bound_holds_in_any_order(given_: tuple[list[Trace], Pipeline, int | None], random):
-    """However the ops of a pair are handed over, and whatever one stream does before the other has begun."""
+    """However the ops of a pair are launched, and whatever one stream does before the other has begun."""
     _, found, _ = given_
     bound, now = found.bound(), sum(part.rest for part in found.parts)
     for at in range(3 * found.period):

@@ -141,7 +141,7 @@ def three() -> list[Job]:
 
 
 def test_what_fits_in_issue_order_alone_waits():
-    """Side by side, `a` takes and `c` gives back: 190 bytes as they are handed over, 200 if `a` is the faster one."""
+    """Side by side, `a` takes and `c` gives back: 190 bytes as they are launched, 200 if `a` is the faster one."""
     a, _, c = three()
     limit = co_schedule(waterwave_s([a.trace, c.trace], MACHINE), MACHINE).trace.peak_live_bytes
     assert waterwave_s([a.trace, c.trace], MACHINE, limit).bound().max() == limit + 10

@@ -1,4 +1,4 @@
-"""Swapping and making again on top of Waterwave: plans for the trace of jobs together, judged as all plans are."""
+"""Swapping and recomputing on top of Waterwave: plans for the trace of jobs together, judged as all plans are."""
 
 from __future__ import annotations
 

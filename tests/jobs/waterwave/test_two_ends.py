@@ -40,7 +40,7 @@ def highest(trace: Trace, placed: Placement, between: bool = False) -> list[int]
 
 @st.composite
 def lines(draw: st.DrawFn) -> Pipeline:
-    """Pipelines of one job and more, within a limit on addresses, where one is drawn."""
+    """Pipelines of one job and more, under a memory limit on addresses, where one is drawn."""
     jobs = draw(st.lists(st.one_of(nets(), steps(streams=1)), min_size=1, max_size=3))
     parts = [partition(job, MACHINE, draw(st.integers(1, 150))) for job in jobs]
     tall = [in_pool(part, stacked(part.trace, alignment=8)) for part in parts]

@@ -102,7 +102,7 @@ def test_files_are_drawn_without_pyplot_and_no_backend_is_forced(
 
 
 def test_a_profile_shows_what_is_held_while_ops_run_again() -> None:
-    """What op 3 reads is made again before it, from 8 bytes of scratch; op 3 itself holds a byte."""
+    """What op 3 reads is recomputed before it, from 8 bytes of scratch; op 3 itself holds a byte."""
     ops = Ops.make([[], [0], [], [1]], [[0], [1], [2], []])
     trace = Trace(Buffers.make([8, 1, 8], [0, 1, 2], [2, 4, 3]), ops)
     again = Plan.of(trace, [Recompute(1, 1, 3, 3)]).apply(trace)
@@ -125,7 +125,7 @@ def test_streams_have_a_row_for_each_host_that_hands_over() -> None:
     two = replace(trace, ops=replace(trace.ops, hosts=("main", "copies"), host=np.arange(trace.n) % 2))
     drawn = plot.streams(two, gpumem.simulator.simulate(two, Machine.named("v100"), sync=True))
     assert [text.get_text() for text in drawn.get_yticklabels()] == ["main", "copies", "compute"]
-    assert [text.get_text() for text in drawn.get_legend().get_texts()] == ["compute", "hands over", "waits"]
+    assert [text.get_text() for text in drawn.get_legend().get_texts()] == ["compute", "launches", "waits"]
     ahead = gpumem.simulator.simulate(trace, Machine.named("v100").with_(host_ns=1), sync=False)
     far = replace(ahead, issued=ahead.issued - 10**12)
     assert plot.streams(trace, far).get_xlim()[0] == -far.makespan / 1e6

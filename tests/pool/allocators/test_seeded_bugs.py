@@ -215,7 +215,7 @@ def test_the_papers_rule_hands_out_what_another_stream_still_reads() -> None:
     pool = Witness(AllocatingStream())
     feature = pool.allocate(256, stream=0)
     pool.sync_and_coalesce()
-    pool.free(feature, stream=1)  # handed over to the device, not run
+    pool.free(feature, stream=1)  # launched to the device, not run
     with pytest.raises(ContractError, match=r"stream 0 got bytes .*, used on stream 1 and not synchronised"):
         pool.allocate(256, stream=0)
 

@@ -397,7 +397,7 @@ def test_a_read_in_the_middle(read: str) -> None:
             with warnings.catch_warnings():
                 lesson.said.append(found if not torch.is_tensor(found) else bits(found))
 
-    # in the middle of a step some of it is away: then everything is brought back, which may be all of the limit
+    # in the middle of a step some of it is off the device: then all is brought back, which may be the whole limit
     lesson = Lesson("unet", "adam", between=between, clears="first")
     theirs, _ = taught(lesson, steps=STEPS)
     before = world()

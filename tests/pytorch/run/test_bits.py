@@ -1,4 +1,4 @@
-"""A step within a limit: 20 steps give the bits of 20 steps without one, and hold what was planned, to the byte."""
+"""A step under a limit: 20 steps give the bits of 20 steps without one, and hold what was planned, to the byte."""
 
 from __future__ import annotations
 

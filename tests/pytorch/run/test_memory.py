@@ -1,4 +1,4 @@
-"""Storages within a limit: who makes room, whose copy is good, what is named where it cannot be."""
+"""Storages under a memory limit: who makes room, whose copy is good, what is named where it cannot be."""
 
 from __future__ import annotations
 

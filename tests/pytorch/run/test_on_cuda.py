@@ -1,4 +1,4 @@
-"""A run within a limit beside a double of a GPU: every wait of the engine is needed, and none is missing."""
+"""A run under a memory limit beside a double of a GPU: every wait of the engine is needed, and none is missing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def beside(card: FakeCard, run: Managed, engine: type[OnCuda] = OnCuda) -> Iterator[None]:
-    """Let a run have a card's memory and copies; the card sees its kernels, those that run again as well."""
+    """Let a run have a card's memory and copies; the card sees its kernels, those that recomputed as well."""
     run.memory.engine, run.memory.pointers = engine(card), card.pointers
     kernels = Kernels(card)
 
@@ -85,7 +85,7 @@ def drawn(seed: int) -> tuple[Step, Trace, list[torch.Tensor]]:
 
 
 def some_plan(random: Random, trace: Trace) -> Plan:
-    """Swaps and values made again, at random."""
+    """Swaps and values recomputed, at random."""
     found, chosen = gaps(trace), list[Decision]()
     share, again = random.choice([0.1, 0.3, 1.0]), 0
     for b, after, before in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist()):
@@ -99,7 +99,7 @@ def some_plan(random: Random, trace: Trace) -> Plan:
                 chosen = more
                 continue
             except ValueError:
-                pass  # it cannot be made again
+                pass  # it cannot be recomputed
         release = random.randint(after + 1, before)
         chosen.append(
             Swap(b, after, before, release, random.randint(release, before), random.randint(after, release - 1))

@@ -1,4 +1,4 @@
-"""DTR's rule on demand: what is dropped is made again, bit for bit, from what it was made of, or it is copied."""
+"""DTR's rule on demand: what is dropped is recomputed, bit for bit, from what it was made of, or it is copied."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_whoever_writes_what_a_dropped_value_is_made_of_makes_it_first() -> None
 
 
 def test_room_for_a_write_is_not_made_of_what_is_written() -> None:
-    """The one that goes is made of x, which has its bytes yet, and will not have them when it is to be made again."""
+    """The one that goes is made of x, which has its bytes yet, and will not have them when it is to be recomputed."""
     x = torch.rand(64, 64)
     expected = x.exp()
     with demanded(48 * KIB) as run:

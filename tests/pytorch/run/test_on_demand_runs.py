@@ -222,7 +222,7 @@ def kept() -> int:
 
 @pytest.mark.parametrize("limit", [72, 100])
 def test_what_a_loop_carries_on_leaves_nothing_behind(limit: int) -> None:
-    """Neither where calls run again, nor where there is room for all, so that nobody looks for what is out of date."""
+    """Neither where calls recompute, nor where there is room for all, so that nobody looks for what is out of date."""
     weight, counts = torch.rand(64, 64, requires_grad=True), []
     with demanded(limit * KIB) as run:
         h = torch.rand(64, 64)

@@ -1,4 +1,4 @@
-"""Samples of every op of PyTorch within a limit: the bits, errors and random numbers that they have without one."""
+"""Samples of every op of PyTorch under a limit: the bits, errors and random numbers that they have without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs within a limit leave every bit that they leave without one, and so do those that once did not."""
+"""Random programs under a limit leave every bit that they leave without one, and so do those that once did not."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class Programs:
 
 
 def same(lesson: Any, limit: int | str, steps: int = FEW, cold: int = 1, **how: Any) -> Any:
-    """Hold a lesson within a limit against the lesson as it is; return the report."""
+    """Hold a lesson under a memory limit against the lesson as it is; return the report."""
     with lesson.bomb if isinstance(lesson, Programs) and lesson.below else nullcontext():
         theirs, _ = taught(lesson, steps=steps)
     before, peaks = world(), []
@@ -217,7 +217,7 @@ def test_any_plan_within_less_than_it_takes(lesson: Programs, data: st.DataObjec
     trace = trace_of(lesson)
     plan = data.draw(plans(trace))
     low = least(trace)[0]
-    # what runs again holds what it reads and makes beside what the op after it needs, so the plan gives way
+    # what is recomputed holds what it reads and makes beside what the op after it needs, so the plan gives way
     same(lesson, low + data.draw(st.integers(0, max(trace.peak_live_bytes - low, 1))), plan=(trace, plan))
 
 

@@ -1,4 +1,4 @@
-"""Calls that run again: a value is dropped and made once more, of what it was made of, or it is not dropped."""
+"""Calls that recomputed: a value is dropped and made once more, of what it was made of, or it is not dropped."""
 
 from __future__ import annotations
 

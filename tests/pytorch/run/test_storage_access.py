@@ -151,7 +151,7 @@ def test_what_is_read_on_the_host_before_an_op_is_called_stays_there(name: str) 
     with managed(8192, **HOW, on_exit="host") as run:
         given = host_operands()
         run.memory.of(given)
-        torch.ones(900).add(1)  # all that can go is away by now
+        torch.ones(900).add(1)  # all that can go is off the device by now
         given[-1].add_(0)
         assert torch.equal(HOST_READS[name](*given), bare)
 
@@ -161,7 +161,7 @@ def test_a_generators_state_stays_on_the_host() -> None:
     bare = torch.rand(4)
     with managed(10_200, **HOW, on_exit="host"):
         state.clone()
-        torch.ones(1000)  # all that can go is away by now
+        torch.ones(1000)  # all that can go is off the device by now
         torch.Generator().set_state(state)
         torch.set_rng_state(state)
         assert torch.equal(torch.rand(4), bare)
@@ -219,7 +219,7 @@ def test_what_a_file_is_written_of_from_c_is_all_there() -> None:
     module, file = torch.jit.script(Attributes()), io.BytesIO()
     with managed(4000, **HOW, on_exit="host") as run:
         module(torch.ones(300))
-        torch.ones(700).add_(1)  # all that can go is away by now
+        torch.ones(700).add_(1)  # all that can go is off the device by now
         torch.jit.save(module, file)
         assert run.memory.limit == 4000 and run.memory.held <= 4000
     file.seek(0)

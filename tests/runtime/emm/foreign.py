@@ -4,7 +4,7 @@
 
     python -m tests.runtime.emm.foreign                       # its cudadrv, and tests of streams and arrays
     python -m tests.runtime.emm.foreign numba.cuda.tests.cudadrv.test_events
-    python -m tests.runtime.emm.foreign --limit 64MiB         # arrays within a limit
+    python -m tests.runtime.emm.foreign --limit 64MiB         # arrays under a memory limit
 
 Exits with 1 where a test passes bare and not with the manager, but for those that Numba itself skips with one. Each
 module runs in a process of its own; a test that ends it has died, and the rest of its module runs in the next one.
@@ -115,7 +115,7 @@ def main() -> int:
     """Run both, print what differs, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="modules or packages of tests")
-    parser.add_argument("--limit", help="have arrays within a limit")
+    parser.add_argument("--limit", help="have arrays under a memory limit")
     parser.add_argument("--out", type=Path, default=Path("foreign"), help="a folder for what the tests print")
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Numba's arrays within a limit, over the fake driver: unmodified programs on a device that is too small for them.
+"""Numba's arrays under a limit, over the fake driver: unmodified programs on a device that is too small for them.
 
 `fake_cuda/limit_checks.py` has the rest: all of its checks run in one process, and in one test.
 """

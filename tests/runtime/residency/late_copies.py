@@ -1,4 +1,4 @@
-"""A device whose copies land late, and what must hold of the books of a residency within a limit at any moment.
+"""A device whose copies land late, and what must hold of the books of a residency under a memory limit at any moment.
 
 No torch. `Late` copies out and back on two queues: bytes move when somebody settles, or `progress` lets them. Memory
 that was given back is poisoned, and the next one of that size gets it: a copy that lands too late ruins somebody

@@ -31,7 +31,7 @@ def run(trace: Trace, follower: Follower[Cell], memory: Told, cells: Cells, turn
 
 
 def due(trace: Trace, plan: Plan) -> Iterator[tuple[int, str, tuple[int, int]]]:
-    """When decisions are to move what; what is to be made again goes to the host, as nothing here can make it."""
+    """When decisions are to move what; what is to be recomputed goes to the host, as nothing here can make it."""
     n, b = trace.n, trace.buffers
     for d in plan.decisions:
         for turn in range(TURNS):

@@ -1,4 +1,4 @@
-"""Who is on the device within a limit: who goes, what is copied, and what holds where there is too little memory."""
+"""Who is on the device under a limit: who goes, what is copied, and what holds where there is too little memory."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_who_is_used_last_goes_last() -> None:
     memory.ensure_resident([b, a], 0, "an op")
     memory.evict_for(30)
     assert gone(memory) == "cdb"
-    memory.ensure_resident([a, c], 0, "an op")  # who was away is used as it is named
+    memory.ensure_resident([a, c], 0, "an op")  # who was off the device is used as it is named
     assert [*memory.on_device] == [a, c] and memory.counts.misses == 1
     memory.ensure_resident([d, a], 0, "an op")
     assert [*memory.on_device] == [c, d, a] and memory.counts.misses == 2
@@ -296,7 +296,7 @@ def test_what_is_made_again_comes_before_what_is_copied() -> None:
             made.recipe = None
 
     def recover(cell: Cell) -> None:
-        memory.ensure_resident([source], cell.size, "make again")
+        memory.ensure_resident([source], cell.size, "recompute")
         memory.landed(cell)
 
     memory.recover = recover

@@ -328,7 +328,7 @@ def test_ops_touch_the_same_whatever_its_numbers() -> None:
 
 
 RIGHT = "aAbBcCdD"
-WRONG = "aAbBcAdD"  # c reads what a has made, while that is away
+WRONG = "aAbBcAdD"  # c reads what a has made, while that is off the device
 
 
 def planned_for() -> Letters:

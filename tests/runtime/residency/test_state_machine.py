@@ -1,4 +1,4 @@
-"""Any program on a residency within a limit, beside a dict that keeps all bytes (`limited_memory`, `environment`).
+"""Any program on a residency under a limit, beside a dict that keeps all bytes (`limited_memory`, `environment`).
 
 Copies land late, memory that was given back is poisoned and used again, and any move may fail (`late_copies`).
 After each step the books are what the cells say, each cell is in one state of the picture, within the limit.
@@ -111,7 +111,7 @@ class Programs(RuleBasedStateMachine):
     @precondition(lambda self: self.handles)
     @rule(data=st.data(), pure=st.booleans())
     def op(self, data: st.DataObject, pure: bool) -> None:
-        """Operands are read, and then cells are written, some of them in place. A pure one may be made again."""
+        """Operands are read, and then cells are written, some of them in place. A pure one may be recomputed."""
         self.done(self.some(data, 3), self.some(data, 2), pure)
 
     @precondition(lambda self: len(self.cells) > 1)
@@ -267,7 +267,7 @@ class Programs(RuleBasedStateMachine):
 
     @rule(data=st.data(), then=st.sampled_from(["", "", "write a source", "recover", "free"]), fails=st.booleans())
     def drop(self, data: st.DataObject, then: str, fails: bool) -> None:
-        """What can be made again is given up; perhaps somebody writes what that reads."""
+        """What can be recomputed is given up; perhaps somebody writes what that reads."""
         found = [cell for cell in self.cells if self.droppable(cell)]
         if not found:
             return
@@ -303,9 +303,9 @@ class Programs(RuleBasedStateMachine):
         for source in recipe.sources:
             if source.recipe is not None:
                 self.recover(source)
-        if cell.where is DEVICE:  # made again meanwhile
+        if cell.where is DEVICE:  # recomputed meanwhile
             return
-        self.memory.ensure_resident(recipe.sources, cell.size, "make again")
+        self.memory.ensure_resident(recipe.sources, cell.size, "recompute")
         self.memory._fill(cell, cell, recipe.sources)
         assert cell.memory is not None
         cell.memory[:] = mixed(cell.size, *[bytes(source.memory) for source in recipe.sources])

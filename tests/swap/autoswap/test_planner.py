@@ -132,7 +132,7 @@ def test_selection_is_what_looking_at_every_op_gives(data: st.DataObject) -> Non
 
 @given(st.data())
 def test_as_printed_takes_what_is_best_until_the_peak_is_at_the_limit(data: st.DataObject) -> None:
-    """IV-D: sorted by score, inserted one by one while the load is updated; of what straddles the peak (IV-A)."""
+    """IV-D: sorted by score, inserted one by one with live bytes updated; of what straddles the peak (IV-A)."""
     trace, machine = data.draw(traces()), tiny_machine()
     limit = data.draw(st.integers(max(floor(trace)[1], 1), max(trace.peak_live_bytes, 1)))
     score = data.draw(st.sampled_from(sorted(SCORES)))

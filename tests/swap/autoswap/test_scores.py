@@ -28,7 +28,7 @@ def test_scores_by_hand(machine: Machine) -> None:
     assert SCORES["aoa"](found).tolist() == [129 * 8, 62 * 4]
     area = 12 * 20 + 18 * 30 + 18 * 40 + 12 * 50
     assert SCORES["wdoa"](found).tolist() == [area, 18 * 30 + 18 * 40]
-    # X is taken first; without it the load in Y's gap is 10 and 10
+    # X is taken first; without it the live bytes in Y's gap is 10 and 10
     assert SCORES["swdoa"](found).tolist() == [area, 10 * 30 + 10 * 40]
 
 

@@ -37,7 +37,7 @@ def chain() -> Trace:
 
 
 def reached(trace: Trace, machine: Machine, *, layers: str) -> int:
-    """The load that a static policy gets to."""
+    """The live bytes that a static policy gets to."""
     try:
         vdnn(trace, machine, floor(trace)[1], layers=layers)
     except NotReached as stop:

@@ -66,7 +66,7 @@ def test_where_it_was_late_both_are_said(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("name", ["ilp", "search", "mosos", "str", "str-auto"])
 def test_planners_say_how_much_pinned_memory_they_lack(name: str) -> None:
-    ops = Ops.make([[], [], [], [0]], [[0], [1], [2], []], duration=[10] * 4)  # nothing can be made again
+    ops = Ops.make([[], [], [], [0]], [[0], [1], [2], []], duration=[10] * 4)  # nothing can be recomputed
     trace = Trace(Buffers.make([8, 5, 9], [0, 1, 2], [4, 2, 3], kind=["input", "", ""]), ops)
     options = {"effort": 1e-6} if name == "search" else {}
     with pytest.raises(NotReached) as stop:

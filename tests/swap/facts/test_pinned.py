@@ -70,7 +70,7 @@ def test_states_of_generators_are_counted(data: st.DataObject) -> None:
     host, row = Pinned(trace, gaps(trace), 10**6), gaps(trace).rows(trace.n)
     for s in plan.swaps:
         assert host.take(row[s.buffer, s.after], s.out, s.prefetch)
-    kept = states(trace, find_replays(trace, plan.decisions))  # also those of what is made again to stay
+    kept = states(trace, find_replays(trace, plan.decisions))  # also those of what is recomputed to stay
     before, host.budget = host.peak, budget
     held = on_host(trace, plan)
     if host.keep(kept):
@@ -93,7 +93,7 @@ def test_a_refusal_is_right(data: st.DataObject) -> None:
 
 
 def test_a_constant_is_pinned_for_the_whole_iteration() -> None:
-    # C (8 bytes) is never written; X (8) is away between 2 and 4, where C is on the device: the host holds both.
+    # C (8 bytes) is never written; X (8) is off the device between 2 and 4, where C is on it: the host holds both.
     ops = Ops.make([[0], [], [0], [], [0, 1]], [[], [], [1], [], []])
     trace = Trace(Buffers.make([8, 8], [0, 2], [5, 5], persistent=[True, False]), ops)
     found = gaps(trace)
@@ -149,7 +149,7 @@ def test_own_accounts_under_a_tight_budget(name: str) -> None:
     planner = partial(PLANNERS[name], **SMALL.get(name, {}))
     got_there = []
 
-    some = st.one_of(nets(), steps(streams=1)) if name in ("capuchin", "tensile") else nets()  # these make values again
+    some = st.one_of(nets(), steps(streams=1)) if name in ("capuchin", "tensile") else nets()  # these recompute values
 
     @given(some, st.sampled_from([30, 50, 80, 120]), st.sampled_from([20, 50, 90]), st.booleans(), st.integers(5, 60))
     def check(trace: Trace, pinned: int, percent: int, duplex: bool, launch_ns: int) -> None:

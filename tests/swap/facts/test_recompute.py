@@ -1,4 +1,4 @@
-"""What can be made again: reasons why not, the cost, where the backward pass begins."""
+"""What can be recomputed: reasons why not, the cost, where the backward pass begins."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_last_place_is_the_last_one_though_a_read_is_gone_before(machine: Ma
     ops = Ops.make([[], [0], [1], [0], [], [1], [], [], [2]], [[0], [1], [2], [0], *[[]] * 5])
     trace = Trace(Buffers.make([1, 1, 1], [0, 1, 2], [4, 6, 9], kind=["input", "", ""]), ops)
     found = recomputable(trace, machine)
-    assert found.until[-1] == 5  # from op 6 on A has to be made again, which needs X
+    assert found.until[-1] == 5  # from op 6 on A has to be recomputed, which needs X
     assert "outside" in REASONS[found.reason[-1]]
     assert recomputable(trace, machine, earlier=False).until[-1] == 0
 
@@ -118,7 +118,7 @@ def test_versions_of_one_buffer_are_marked_once(machine: Machine, monkeypatch: p
         g = gaps(trace := changed(n))
         found: list[recompute.Recomputable] = []
         seen = looked(lambda: found.append(recomputable(trace, machine, g.where(g.buffer == n + 2))), monkeypatch)
-        assert len(found[0].ops.idx) == 2 * n + 2  # the reruns of Y are all that went before it
+        assert len(found[0].ops.idx) == 2 * n + 2  # the recomputations of Y are all that went before it
         return seen
 
     assert looks(400) < 2.5 * looks(200) < 2.5 * 2.5 * looks(100)  # a square: 4 times

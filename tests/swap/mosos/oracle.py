@@ -75,7 +75,7 @@ class World:
 def replay(nodes: Nodes, schedule: Schedule, *, duplex: bool = True, plain: bool = False) -> tuple[list[int], int]:
     """Carry a schedule out by hand; return the bytes in use at each run, and the time of all runs.
 
-    `plain`: what is there when a stage begins stays through its reruns, and goes before or with the recorded run.
+    `plain`: what is there when a stage begins stays through recomputations, and goes before or with the recorded run.
     """
     world = World(nodes)
     runs: list[list[tuple[int, int]]] = [[] for _ in range(world.n)]
@@ -191,7 +191,7 @@ class Search:
     def stage(
         self, t: int, state: State, leaving: dict[int, int], landing: dict[int, int]
     ) -> Iterator[tuple[float, set[int], set[int]]]:
-        """Each choice of reruns and of what stays, with its time, or its memory."""
+        """Each choice of recomputations and of what stays, with its time, or its memory."""
         w = self.world
         may = [
             j

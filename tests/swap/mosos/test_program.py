@@ -67,9 +67,9 @@ NOT_YET_DEAD = Net(6, {0: 10, 1: 11, 2: 11}, {1: [0], 2: [0], 4: [1], 5: [2]}, {
 ROOMY = Net(5, {0: 10}, {4: [0]}, {3: 20}, again=(0,), room={0: 12, 4: 12})
 CASES: dict[str, tuple[Net, int, Rules, float]] = {
     "copied": (VALLEY, 20, Rules(), 50),
-    "run again": (VALLEY, 20, Rules(copies=False), 60),
-    "run again in time": (VALLEY, 20, Rules(copies=False, since=4), 60),
-    "run again too late": (VALLEY, 20, Rules(copies=False, since=5), inf),
+    "recomputed": (VALLEY, 20, Rules(copies=False), 60),
+    "recomputed in time": (VALLEY, 20, Rules(copies=False, since=4), 60),
+    "recomputed too late": (VALLEY, 20, Rules(copies=False, since=5), inf),
     "neither": (VALLEY, 20, Rules(copies=False, recompute=False), inf),
     "copied twice": (TWO_VALLEYS, 20, Rules(), 90),
     "there until copied": (SLOW_OUT, 20, Rules(), inf),
@@ -81,8 +81,8 @@ CASES: dict[str, tuple[Net, int, Rules, float]] = {
     "not freed before it is read": (READ_TWICE, 30, Rules(), inf),
     "two returns": (BACK_BETWEEN, 20, Rules(), 100),
     "one return": (BACK_BETWEEN, 20, PLAIN, inf),
-    "runs again, leaves late": (STAYS_A_WHILE, 21, Rules(), 80),
-    "runs again, leaves at once": (STAYS_A_WHILE, 21, PLAIN, 90),
+    "is recomputed, leaves late": (STAYS_A_WHILE, 21, Rules(), 80),
+    "is recomputed, leaves at once": (STAYS_A_WHILE, 21, PLAIN, 90),
     "kept between runs": (READ_BY_TWO, 21, Rules(), 120),
     "one return that is kept": (READ_BY_TWO, 21, PLAIN, 130),
     "back behind its last use": (AFTER_ITS_LAST, 21, Rules(), 90),
@@ -91,9 +91,9 @@ CASES: dict[str, tuple[Net, int, Rules, float]] = {
     "out in its gap": (OUT_BEFORE, 20, PLAIN, inf),
     "no copy back needed": (BACK_WHILE_THERE, 31, Rules(), 90),
     "no copy back of what is there": (BACK_WHILE_THERE, 31, PLAIN, inf),
-    "freed after a rerun": (LEAVES_LATE, 25, Rules(), 70),
-    "stays through reruns": (LEAVES_LATE, 25, PLAIN, 80),
-    "dead, it leaves after the reruns": (DEAD, 25, PLAIN, 50),
+    "freed after a recomputation": (LEAVES_LATE, 25, Rules(), 70),
+    "stays through recomputations": (LEAVES_LATE, 25, PLAIN, 80),
+    "dead, it leaves after the recomputations": (DEAD, 25, PLAIN, 50),
     "not there, it does not leave": (NOT_THERE, 25, PLAIN, inf),
     "not dead yet, it stays": (NOT_YET_DEAD, 25, PLAIN, 90),
     "workspace comes back": (ROOMY, 22, Rules(), 60),
@@ -115,7 +115,7 @@ def test_a_row_decides(name: str) -> None:
 
 
 def test_the_solver_does_not_presolve_the_optimum_away() -> None:
-    """HiGHS' presolve ends this program with a rerun that nobody needs, 26 ns, and calls that the optimum."""
+    """HiGHS' presolve ends this program with a recomputation that nobody needs, 26 ns, and calls that the optimum."""
     row = [[Implementation("", time, room)] for time, room in ((6, 3), (5, 2), (4, 3), (5, 3), (1, 0))]
     again, out_ns = [True, True, False, True, True], [1, 0, 1, 3, 2]
     nodes = Nodes.make(

@@ -22,7 +22,7 @@ def case(seed: int, n: int, **rules: bool) -> tuple[Nodes, Rules, int]:
 
 
 def check(seed: int, n: int) -> str:
-    """Compare with all schedules without reruns."""
+    """Compare with all schedules without recomputations."""
     nodes, rules, limit = case(seed, n, recompute=False)
     found, best = solve(nodes, limit, rules), waits.best(nodes, limit, MOVED, rules.duplex)
     if best == inf:
@@ -46,7 +46,7 @@ def test_no_schedule_of_six_nodes_that_waits_is_better(seed: int) -> None:
 
 
 def check_reruns(seed: int, n: int) -> None:
-    """With reruns as well: what it says of itself is so, and it is at least as good as what waits or reruns alone."""
+    """With recomputation too: what it says of itself is so, and it is at least as good as waits or recomputation alone."""
     nodes, rules, limit = case(seed, n)
     found, near = solve(nodes, limit, rules), rounded(nodes, limit, rules)
     for some in (found.schedule, near.schedule):

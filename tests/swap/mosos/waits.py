@@ -18,7 +18,7 @@ from gpumem.swap.mosos import Nodes, Schedule
 
 @dataclass(frozen=True)
 class Away:
-    """Output `j` is away between its uses `a` and `b`: gone at the end of stage `due`, back from stage `begin` on."""
+    """Output `j` is off the device between its uses `a` and `b`: from the end of stage `due` to stage `begin`."""
 
     j: int
     a: int
@@ -71,7 +71,7 @@ def choices(nodes: Nodes) -> Iterator[list[Away]]:
 
 
 def memory_of(nodes: Nodes, away: list[Away]) -> list[int]:
-    """The bytes in use in each stage, without workspace: no node runs again."""
+    """The bytes in use in each stage, without workspace: no node is recomputed."""
     n = len(nodes)
     last = [max([k for k in range(n) if j in nodes.deps[k].tolist()], default=j) for j in range(n)]
     used = []
@@ -83,7 +83,7 @@ def memory_of(nodes: Nodes, away: list[Away]) -> list[int]:
 
 
 def best(nodes: Nodes, limit: int, moved: float, duplex: bool) -> float:
-    """The least value of all schedules without reruns, ns; infinite without any."""
+    """The least value of all schedules without recomputations, ns; infinite without any."""
     found = inf
     for away in choices(nodes):
         run = []

@@ -1,4 +1,4 @@
-"""Values made again, by hand and on random steps: data flow, every oracle, and equal bytes in every legal order."""
+"""Values recomputed, by hand and on random steps: data flow, every oracle, and equal bytes in every legal order."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_reruns_add_no_more_than_they_need(data: st.DataObject) -> None:
         held += stay
         used |= stay
         for op in reversed(again):
-            assert used & set(op.writes)  # wanted there, or read by a later rerun
+            assert used & set(op.writes)  # wanted there, or read by a later recomputation
             used |= set(op.reads)
         for b in {b for op in again for b in op.writes}:  # none was there before: it begins with its first write
             assert rewritten.buffers[b].start == min(op.id for op in again if b in op.writes)

@@ -1,4 +1,4 @@
-"""The loops that find what has to run again, as plain Python, against sets."""
+"""The loops that find what has to be recomputed, as plain Python, against sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG = 10**6
 
 
 class Asked(NamedTuple):
-    """Versions that are wanted at a place, what is away there, until when what is dead is held, and what else is."""
+    """Versions that are wanted at a place, what is off the device, until when the dead are held."""
 
     v: Origins
     rows: np.ndarray
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
         return range(self.v.read_ptr[op], self.v.read_ptr[op + 1])
 
     def closed(self, place: int) -> tuple[set[int], set[int], dict[int, int]]:
-        """What runs again, the reads that cannot be made again, and how far each chain that begins somewhere goes."""
+        """What is recomputed, the reads that cannot be recomputed, and how far each chain goes."""
         v, stuck, ops, todo = self.v, set[int](), set[int](), list[int]()
         chains: dict[int, int] = {}
         needed = self.wanted()

@@ -209,7 +209,7 @@ def test_copies_block_as_the_plan_says_and_reruns_as_their_op_does(blocking: boo
     for waits in ([False] * 5, [False, True, False, False, True]):
         trace = Trace(chain().buffers, replace(chain().ops, blocking=np.array(waits)))
         plan = Plan((Recompute(1, after=2, before=4, at=4), Swap(0, 1, 4, 3, 4)), blocking=blocking)
-        done = plan.apply(trace).ops  # A is back for the rerun of op 1
+        done = plan.apply(trace).ops  # A is back for the recomputation of op 1
         want = [blocking if of < 0 else waits[of] for of in done.of.tolist()]
         assert done.copies.sum() == 2 and 1 in done.of[done.role == RECOMPUTE] and done.blocking.tolist() == want
 
@@ -220,7 +220,7 @@ def test_what_comes_with_a_rerun_is_no_piece_of_an_old_buffer() -> None:
     random = Trace(buffers, replace(trace.ops, rng=np.array([False, True, *[False] * 3])))
     done = Plan((Recompute(1, 2, 4, 4), Variant(1, "fast", 1, 6, at=4))).apply(random)
     assert [o.of for o in done.ops] == [0, 1, 2, 3, 1, 4]
-    # 16 bytes of the generator's state on the host, from op 1 to its rerun, and the workspace of the rerun
+    # 16 bytes of the generator's state on the host, from op 1 to its recomputation, and its workspace
     more = {b.kind: b for b in done.buffers if b.kind}
     assert {kind: (b.size, b.start, b.end, b.space) for kind, b in more.items()} == {
         "generator": (16, 1, 5, "host"),

@@ -55,7 +55,7 @@ def test_plans_for_a_trace_and_for_what_is_left_of_it(data: st.DataObject) -> No
 
 
 def test_a_tail_that_reruns_may_need_goes_only_where_it_must() -> None:
-    """The batch is read by op 1 and cannot be made again; what op 1 makes of it can."""
+    """The batch is read by op 1 and cannot be recomputed; what op 1 makes of it can."""
     ops = Ops.make([[], [0], [1], [], []], [[0], [1], [], [], []])
     trace = Trace(Buffers.make([4, 8], [0, 1], [4, 4], kind=["input", ""]), ops)
     assert without_tails(trace).buffers.end.tolist() == [4, 3]

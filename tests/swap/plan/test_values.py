@@ -42,7 +42,7 @@ def chain(trace: Trace, b: int, op: int, *, through: bool) -> list[int] | None:
 
 
 def reason(trace: Trace, b: int, op: int, made: list[int] | None, *, changed: bool) -> str:
-    """Why the chain cannot run again."""
+    """Why the chain cannot recomputed."""
     if trace.buffers[b].kind in (PARAM, OPT_STATE):
         return "it is a parameter or optimizer state"
     if made is None:
@@ -179,7 +179,7 @@ def test_a_held_input_is_read_instead_of_made_again() -> None:
     assert [o.of for o in Plan.of(trace, [again]).apply(trace).ops] == [0, 1, 2, 3, 4, 0, 1, 5]
     held = Plan.of(trace, [again, Hold(0, 5)]).apply(trace)
     assert [(o.of, o.reads) for o in held.ops][5] == (1, (0,)) and held.n == 7
-    assert (held.buffers.start[0], held.buffers.end[0]) == (0, 6)  # through the rerun before op 5
+    assert (held.buffers.start[0], held.buffers.end[0]) == (0, 6)  # through the recomputation before op 5
     check.data_flow(trace, held)
     short = Plan.of(trace, [again, Hold(0, 4)]).apply(trace)  # not long enough
     assert short.n == 8 and short.buffers.end[0] == 4
@@ -215,7 +215,7 @@ def test_what_is_swapped_and_held_stays_after_its_last_copy_in() -> None:
 )
 def test_a_hold_that_does_not_fit(hold: Hold, why: str) -> None:
     trace = dead_input()
-    for before in ([], [Recompute(1, 2, 5, 5)]):  # reruns look at holds too
+    for before in ([], [Recompute(1, 2, 5, 5)]):  # recomputations look at holds too
         with pytest.raises(ValueError, match=why) as error:
             Plan.of(trace, [*before, hold]).apply(trace)
         assert str(hold) in str(error.value)

@@ -1,4 +1,4 @@
-"""Other ways to run an op: what a variant replaces, of a recorded run and of a rerun."""
+"""Other ways to run an op: what a variant replaces, of a recorded run and of a recomputation."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_value_goes_on_over_the_boundary(machine: Machine) -> None:
 
 
 def test_gaps_too_short_for_their_copies_come_last(machine: Machine) -> None:
-    # B (4): 0, 6. A (8): 1, 3, 10 ns apart. C (4): 2. Copies of A take 7 + 4 ns. The load is 4 12 16 12 4 4 4
+    # B (4): 0, 6. A (8): 1, 3, 10 ns apart. C (4): 2. Copies of A take 7 + 4 ns. The live bytes are 4 12 16 12 4 4 4
     ops = Ops.make([[], [], [], [1], [], [], [0]], [[0], [1], [2], [], [], [], []], duration=[10] * 7)
     trace = Trace(Buffers.make([4, 8, 4], [0, 1, 2], [7, 4, 3]), ops)
     assert [swap.buffer for swap in heuristic(trace, machine, 12).swaps] == [0]
@@ -142,7 +142,7 @@ def test_free_bytes_go_to_the_copy_that_ends_last() -> None:
 def test_a_pinned_budget_is_a_constraint(machine: Machine) -> None:
     trace = hill(2, 8, 4, 1)
     assert [swap.buffer for swap in heuristic(trace, machine.with_(pinned=7), 14).swaps] == [2]
-    with pytest.raises(NotReached, match="peak load of 13 bytes; the pinned-host budget is 3 B") as stop:
+    with pytest.raises(NotReached, match="peak live bytes of 13 bytes; the pinned-host budget is 3 B") as stop:
         heuristic(trace, machine.with_(pinned=3), 12)
     assert (stop.value.reached, stop.value.limit) == (13, 12)
 
@@ -179,7 +179,7 @@ def test_plans_pass_every_oracle(data: st.DataObject) -> None:
 
 
 def plain_select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, I64, Pinned]:
-    """`select`, its load followed op by op: O(m n)."""
+    """`select`, its live bytes followed op by op: O(m n)."""
     load, found = trace.live_bytes(), gaps(trace)
     found = found.where(straddle(found, load > limit) & (found.size > 0))
     size, host = found.size, Pinned(trace, found, machine.pinned)

@@ -66,7 +66,7 @@ def every_swap(trace: Trace) -> list[list[Swap | None]]:
 
 
 def brute_force(trace: Trace, machine: Machine, limit: int) -> float:
-    """The shortest iteration of all plans within a limit, simulated."""
+    """The shortest iteration of all plans under a memory limit, simulated."""
     best = inf
     for choice in product(*every_swap(trace)):
         for decisions in permutations(d for d in choice if d is not None):
@@ -149,7 +149,7 @@ def test_what_is_given_counts() -> None:
     trace = bundled("mlp3")
     limit = trace.peak_live_bytes * 9 // 10
     sure = least_stall(trace, GTX, limit)
-    with pytest.raises(ValueError, match="start: its load"):
+    with pytest.raises(ValueError, match="start: its live bytes"):
         solve_ilp(trace, GTX, limit, start=Plan.of(trace))
     with pytest.raises(ValueError, match=r"gap: 1\.0 is not in \[0, 1\)"):
         solve_ilp(trace, GTX, limit, gap=1.0)

@@ -28,7 +28,7 @@ GTX = Machine.named("gtx1080ti")
 
 
 def three() -> Trace:
-    """X: 0, 2, 6. Y: 1, 5. Z: 3, 4. All of 4 bytes, so the load is 4 8 8 12 12 8 4."""
+    """X: 0, 2, 6. Y: 1, 5. Z: 3, 4. All of 4 bytes, so the live bytes are 4 8 8 12 12 8 4."""
     ops = Ops.make([[], [], [0], [], [2], [1], [0]], [[0], [1], [], [2], [], [], []])
     return Trace(Buffers.make([4, 4, 4], [0, 1, 3], [7, 6, 5]), ops)
 
@@ -160,7 +160,7 @@ def test_a_victim_that_the_host_cannot_take_is_passed_over() -> None:
     plan = on_demand(trace, tiny_machine().with_(pinned=7), 12)
     assert [s.buffer for s in plan.swaps] == [1]
     assert follow(trace, tiny_machine().with_(pinned=3), 12).short == 1
-    with pytest.raises(NotReached, match="peak load of 16 bytes; the pinned-host budget is 3 B") as stop:
+    with pytest.raises(NotReached, match="peak live bytes of 16 bytes; the pinned-host budget is 3 B") as stop:
         on_demand(trace, tiny_machine().with_(pinned=3), 12)
     assert (stop.value.reached, stop.value.limit) == (16, 12)
 

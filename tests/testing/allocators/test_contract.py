@@ -144,7 +144,7 @@ def test_a_block_that_is_handed_over_orders_the_streams() -> None:
 def test_what_is_left_of_freed_bytes_stays_with_their_stream() -> None:
     scripted = Scripted()
     witness = Witness(scripted)
-    for offset, freed_on in ((0, 0), (8, 1)):  # the second hands over what stream 0 did
+    for offset, freed_on in ((0, 0), (8, 1)):  # the second launches what stream 0 did
         scripted.next = (offset, False)
         witness.allocate(8)
         witness.free(offset, stream=freed_on)

@@ -95,7 +95,7 @@ ALL = "all"  # scores: the quickest plan counts
 PEAKS = ("first", "all")
 # Shares of the limit at which the selection stops; `benchmarks/speed/autoswap.py` compares them with the paper's rule.
 TARGETS = (1.0, 0.85, 0.7)
-PRINTED = (1.0,)  # the paper's target: it stops selecting where the live bytes is at the limit (section IV-D)
+PRINTED = (1.0,)  # the paper's target: it stops selecting where the live bytes are at the limit (section IV-D)
 
 
 @strict_fields

@@ -119,7 +119,7 @@ def on_demand(
     block prefetches, as it were: a copy starts when the link and its memory are free, at the earliest after the copies
     issued before it, however much later the op for which it is issued. The decisions are the same.
 
-    Departures. A limit of live bytes has no addresses, so SNU's *contiguous* run of residents is a run in LRU
+    Departures. A limit of live bytes have no addresses, so SNU's *contiguous* run of residents is a run in LRU
     order, and free bytes count wherever they are; `gpumem.swap.snu.by_address` has addresses. A buffer without a
     later access in its lifetime, or before its first one, is no victim: a rewrite shortens lifetimes by their gaps
     only. Where the state repeats after several iterations only, or not at all, a plan cannot say so: the last
