@@ -142,7 +142,7 @@ def figures(rows: Sequence[Row], bold: str = "") -> list[Figure]:
 
 def table(rows: Sequence[Row]) -> str:
     """Return a line an answer."""
-    head = ["trace", "limit", "planner", "overhead", "bytes out", "bytes in", "run again", "seconds", ""]
+    head = ["trace", "limit", "planner", "overhead", "bytes out", "bytes in", "recomputed", "seconds", ""]
     return columns([head, *([row["trace"], f"{row['part']:.4g}", row["planner"], *_cells(row)] for row in rows)])
 
 

@@ -99,7 +99,7 @@ def front(folder: Path) -> list[Path]:
 def shows() -> str:
     """Say what the front page's picture shows, in figures."""
     before, after = planned().before.trace, planned().trace
-    return f"peak load {before.peak_live_bytes}, planned {after.peak_live_bytes}, limit {planned().pool} bytes"
+    return f"peak live bytes {before.peak_live_bytes}, planned {after.peak_live_bytes}, limit {planned().pool} bytes"
 
 
 @cache

@@ -228,8 +228,8 @@ def test_what_runs_again_and_what_is_held_is_told_beside_swaps() -> None:
         found = in_pool(trace, 2**40, swap=lambda t, n, plan=plan: plan, pool=gpumem.best_fit)
         shown = case.planned(found, gpumem.simulator.simulate(done, GTX), "by hand")
         row = shown.row()
-        assert [(row["reruns"], row["recompute_ns"])] == reruns and row["held"] == len(plan.decisions) - 1
-        assert shown.to_pandas().reruns.tolist() == [0, row["reruns"]]
+        assert [(row["recomputed_ops"], row["recompute_ns"])] == reruns and row["held"] == len(plan.decisions) - 1
+        assert shown.to_pandas().recomputed_ops.tolist() == [0, row["recomputed_ops"]]
         assert shown.to_pandas().recompute_ns.tolist() == [0, row["recompute_ns"]]
         assert "0 swaps, 1 recomputations by by hand" in repr(shown) and "recomputed" in shown._repr_html_()
         assert ("\nheld                      1 value for recomputations" in shown.table()) == bool(row["held"])

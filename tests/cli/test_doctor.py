@@ -38,14 +38,14 @@ def test_the_successor_of_the_compiler_is_missed_where_it_is_chosen(monkeypatch:
 
 def test_the_doctor(cli: Cli) -> None:
     found = cli("doctor", "--json", "--no-measure").json
-    assert found["found"]["numpy"] == {"ok": True, "what": np.__version__, "hint": ""}
+    assert found["findings"]["numpy"] == {"ok": True, "what": np.__version__, "hint": ""}
     assert {"driver", "device", "simulator", "cuda-core", "numba-cuda", "connections"} | LIBRARIES <= set(
-        found["found"]
+        found["findings"]
     )
     assert found["cuda"] is (found["why"] == "")
     ran = cli("doctor", "--no-measure")
     assert ran.status == 0 and "gpumem run works on" in ran.out
-    for name in [*found["found"], *found["extras"]]:
+    for name in [*found["findings"], *found["extras"]]:
         assert re.search(rf"^{name} +(ok|missing)  ", ran.out, re.M), name
 
 
@@ -62,7 +62,7 @@ def test_the_doctor_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(doctor.importlib.metadata, "version", not_there)
     found = asdict(doctor.examine())
     assert not found["cuda"] and "pip install 'gpumem[cu13]'" in found["why"]
-    assert found["found"]["numpy"] == {"ok": False, "what": "not installed", "hint": "pip install gpumem"}
+    assert found["findings"]["numpy"] == {"ok": False, "what": "not installed", "hint": "pip install gpumem"}
     assert found["extras"]["plot"] == {"ok": False, "what": "no matplotlib", "hint": "pip install 'gpumem[plot]'"}
 
 
@@ -78,7 +78,9 @@ def test_without_any_package_of_cuda(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "gpumem.execute.cuda", None)
     found = cli("doctor", "--json").json
     assert not found["cuda"] and found["devices"] == []
-    assert all(found["found"][name]["what"] == "unknown without cuda-core" for name in LIBRARIES | {"driver", "device"})
+    assert all(
+        found["findings"][name]["what"] == "unknown without cuda-core" for name in LIBRARIES | {"driver", "device"}
+    )
 
 
 def test_where_the_toolkit_is_and_how_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +124,6 @@ main(["doctor", "--json"])
         2**30,
         3,
     )
-    assert quiet["found"]["copy engines"]["what"] == "3" and "link" not in quiet["found"]
-    assert measured["found"]["link"]["what"] == "out 16.0 GB/s, in 16.0 GB/s (pinned, 64 MiB)"
-    assert not failed["found"]["link"]["ok"] and failed["found"]["link"]["what"].startswith("not measured: ")
+    assert quiet["findings"]["copy engines"]["what"] == "3" and "link" not in quiet["findings"]
+    assert measured["findings"]["link"]["what"] == "out 16.0 GB/s, in 16.0 GB/s (pinned, 64 MiB)"
+    assert not failed["findings"]["link"]["ok"] and failed["findings"]["link"]["what"].startswith("not measured: ")

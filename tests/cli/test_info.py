@@ -22,10 +22,10 @@ def test_info_describes_traces(cli: Cli, net_file: Path, bare_file: Path) -> Non
     assert (ran.status, ran.err) == (0, [])
     first, second = ran.out.split("\n\n")
     assert first.splitlines()[0] == str(net_file)
-    assert f"peak live bytes       {PEAK} (24.00 MiB)" in first
+    assert f"peak live bytes {PEAK} (24.00 MiB)" in first
     assert "activation 16.00 MiB" in first and "param 4.00 MiB" in first and "input 4.00 MiB" in first
     assert second.splitlines()[0] == str(bare_file)
-    assert "peak live bytes       9 (9 B)" in second and "unknown" in second
+    assert "peak live bytes 9 (9 B)" in second and "unknown" in second
 
 
 def test_info_prints_rows_of_json(cli: Cli, net_file: Path, bare_file: Path, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_pool_prints_a_table(cli: Cli, net_file: Path, bare_file: Path) -> None:
     ran = cli("pool", net_file, bare_file, "--planner", "all")
     lines = ran.out.splitlines()
     assert (ran.status, ran.err, len(lines)) == (0, [], 1 + 2 * len(PLANNERS))
-    heads = ["file", "planner", "buffers", "peak", "load", "footprint", "ratio", "bound", "seconds", "fits"]
+    heads = ["file", "planner", "buffers", "peak", "live", "footprint", "ratio", "bound", "seconds", "fits"]
     assert lines[0].split() == heads
     assert [line.split()[-8] for line in lines[1:]] == [*PLANNERS, *PLANNERS]
     assert {line.split()[-3] for line in lines[1:]} == {"optimal"}

@@ -137,7 +137,7 @@ def test_a_load_limit_says_which_plans_take_a_larger_pool(cli: Cli) -> None:
     rows = cli(*args, "heuristic,tensile,vdnn-all", "--json").json
     over = [row["footprint"] > row["limit"] for row in rows[:-1]]
     assert over == [True, True, False] and rows[0]["overhead"] == 0
-    told = f"Overheads are by the live bytes: {human(rows[0]['limit'])} of live bytes, wherever they lie.\nAs one pool"
+    told = f"Overheads are by the limit: {human(rows[0]['limit'])} of live bytes, wherever they lie.\nAs one pool"
     most = human(max(row["footprint"] for row in rows[:-1]))
     for planners, those in (
         ("heuristic,tensile,vdnn-all", f"2 of 3 plans take more, up to {most}"),
@@ -148,7 +148,7 @@ def test_a_load_limit_says_which_plans_take_a_larger_pool(cli: Cli) -> None:
     assert "As one pool" not in cli(*args, "vdnn-all").out
     mlp = cli("swap", "mlp3", "--load-limit", "100%", "--planner", "heuristic")  # it fits
     assert (
-        f"load: {exact(gpumem.bundled('mlp3').peak_live_bytes)} of live bytes" in mlp.out and "fits already" in mlp.out
+        f"limit: {exact(gpumem.bundled('mlp3').peak_live_bytes)} of live bytes" in mlp.out and "fits already" in mlp.out
     )
     assert "As one pool" not in cli("swap", "vgg16", "--limit", "70%", "--planner", "vdnn-all").out
 

@@ -200,7 +200,7 @@ def test_the_lowest_of_an_instance_is_shown_with_what_is_proven() -> None:
         "instance",
         "buffers",
         "peak",
-        "load",
+        "live",
         "high",
         "s",
         "low",

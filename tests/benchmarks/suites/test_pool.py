@@ -85,7 +85,7 @@ def test_instances_of_a_folder(cli: Cli, few: None, folder: Path, tmp_path: Path
     assert json.loads((tmp_path / "out" / "bench.json").read_text()) == ran.json
     text = (tmp_path / "out" / "bench.txt").read_text().splitlines()
     assert text[:4] == ran.json["header"]
-    heads = ["instance", "buffers", "peak", "load", "best-fit", "s", "first-fit", "s", "lowest", "bound"]
+    heads = ["instance", "buffers", "peak", "live", "best-fit", "s", "first-fit", "s", "lowest", "bound"]
     assert text[-3].split() == heads
     a, b = text[-2].split(), text[-1].split()
     assert (a[:4], a[5], a[-2:]) == (["a", "5", "10", "1.1000"], "1.1000", ["1.1000", "1.0000"])

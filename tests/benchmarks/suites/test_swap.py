@@ -179,7 +179,7 @@ def test_figure_9_as_a_table_has_limits_in_percent_and_mb_and_says_what_is_quote
         ["limit", "%", "MB", "doa"],
         ["75.0", "150", "0.00"],
         ["50.0", "100", "-"],
-        ["quoted,", "below:", "20", "%", "at", "a", "limit", "of", "43.2", "%"],
+        ["published,", "below:", "20", "%", "at", "a", "limit", "of", "43.2", "%"],
     ]
 
 

@@ -45,7 +45,7 @@ def test_no_plan_recomputes_more_than_it_may(most: int, monkeypatch: pytest.Monk
 
     reached = {limit: recomputed(limit) for limit in (41, 57, 80)}
     assert max(reached.values()) > 5
-    monkeypatch.setattr(_checkpoint_prices, "RERUNS", most)
+    monkeypatch.setattr(_checkpoint_prices, "MOST_RECOMPUTED", most)
     monkeypatch.setattr(_checkpoint_prices, "EACH", 0)
     for limit, before in reached.items():
         try:

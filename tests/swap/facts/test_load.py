@@ -78,7 +78,7 @@ def test_gaps_leave_the_live_bytes_of_the_rewritten_trace(trace: Trace, data: st
         alone.leave(*row)
     swapped = plan.apply(trace)
     computing = np.flatnonzero(np.isin(swapped.ops.role, trace.ops.role))
-    assert room.load.tolist() == alone.live_bytes.tolist() == swapped.live_bytes()[computing].tolist()
+    assert room.load.tolist() == alone.load.tolist() == swapped.live_bytes()[computing].tolist()
     assert room.copy().peak == room.peak == swapped.peak_live_bytes
     assert [room.at(i) <= room.highest(i, i + 1) for i in range(trace.n)] == [True] * trace.n
 

@@ -27,10 +27,10 @@ class Linear(WholeProgram):
         self.gap, self.place, _ = expand(self.begin, self.end)
         value, none = self.value[self.gap], np.full(len(self.gap), -1)
         paid, single = self.f.w.out_ns[self.gap] > 0, self.single[value]
-        coming = self.coming[self.in_at[self.gap] + self.place]
+        coming = self.arriving[self.in_at[self.gap] + self.place]
         gone, total, mine, several = none.copy(), none.copy(), none.copy(), paid & ~single
-        gone[paid] = self.gone[(self.out_at[value] + self.place)[paid]]
-        total[single] = self.coming[(self.in_at[self.gap] + self.begin[self.gap])[single]]
+        gone[paid] = self.left[(self.out_at[value] + self.place)[paid]]
+        total[single] = self.arriving[(self.in_at[self.gap] + self.begin[self.gap])[single]]
         mine[several] = self.rows.variables(np.ones(int(several.sum())))
         self.rows.at_most(mine[several], gone[several])
         self.rows.at_most(mine[several], coming[several])

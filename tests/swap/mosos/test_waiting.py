@@ -46,7 +46,7 @@ def test_no_schedule_of_six_nodes_that_waits_is_better(seed: int) -> None:
 
 
 def check_reruns(seed: int, n: int) -> None:
-    """With recomputation too: what it says of itself is so, and it is at least as good as waits or recomputation alone."""
+    """With recomputation too: what it says of itself is so, and it is no worse than waits or recomputation alone."""
     nodes, rules, limit = case(seed, n)
     found, near = solve(nodes, limit, rules), rounded(nodes, limit, rules)
     for some in (found.schedule, near.schedule):

@@ -160,7 +160,7 @@ def test_a_victim_that_the_host_cannot_take_is_passed_over() -> None:
     plan = on_demand(trace, tiny_machine().with_(pinned=7), 12)
     assert [s.buffer for s in plan.swaps] == [1]
     assert follow(trace, tiny_machine().with_(pinned=3), 12).short == 1
-    with pytest.raises(NotReached, match="peak live bytes of 16 bytes; the pinned-host budget is 3 B") as stop:
+    with pytest.raises(NotReached, match="a peak of 16 bytes; the pinned-host budget is 3 B") as stop:
         on_demand(trace, tiny_machine().with_(pinned=3), 12)
     assert (stop.value.reached, stop.value.limit) == (16, 12)
 

@@ -101,7 +101,7 @@ def test_orders_are_simulated_until_the_deadline(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Judge, "offer", lambda self, plan: offer(plan))
     monkeypatch.setattr(program._Search, "solve", lambda self, *rest: np.zeros(1))
     monkeypatch.setattr(
-        program.PlacedProgram, "said", lambda self, solution: (np.arange(6), spans.after + 1, spans.before)
+        program.PlacedProgram, "decisions_of", lambda self, solution: (np.arange(6), spans.after + 1, spans.before)
     )
     monkeypatch.setattr(program.PlacedProgram, "forbid", lambda self, *rest: pytest.fail("not all orders were seen"))
     with work.within(10):

@@ -71,7 +71,8 @@ def _decisions(
         if not new:  # it was there for recomputations alone
             if interval.read > interval.first:
                 yield Hold(storage, interval.read, after=last, at=interval.first)
-        elif is_final and tail and max(interval.read, last + 1) != end:
+        # What is freed before op `end` cannot be read by the recomputations right before it, unless it is held.
+        elif is_final and tail and (interval.read == end or max(interval.read, last + 1) != end):
             yield Hold(storage, max(interval.read, last + 1))
         elif not is_final and interval.read > last:
             yield Hold(storage, interval.read, after=last)

@@ -9,7 +9,7 @@ from gpumem.torch.zoo.libraries import library, module_of
 from gpumem.torch.zoo.recipe import Input, Net
 
 F = torch.nn.functional
-CHANNELS = (128, 256, 256, 256)
+CHANNELS = (128, 256, 256, 256)  # of the U-Net, by level: as DDPM has for CIFAR-10
 CHARACTERS, SYMBOLS, MELS = 50, 148, 80
 
 

@@ -16,8 +16,8 @@ STAGES = {  # convolutions in each stage
     16: (2, 2, 3, 3, 3),
     19: (2, 2, 4, 4, 4),
 }
-WIDTHS = (64, 128, 256, 512, 512)
-LEVELS = (64, 128, 256, 512, 1024)
+WIDTHS = (64, 128, 256, 512, 512)  # of VGG: Simonyan and Zisserman 2015, table 1
+LEVELS = (64, 128, 256, 512, 1024)  # of the U-Net: Ronneberger et al. 2015, figure 1
 
 
 def cross_entropy(net: torch.nn.Module, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

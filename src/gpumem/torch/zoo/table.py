@@ -11,7 +11,7 @@ from gpumem.torch.zoo.recipe import Net
 
 Family = Callable[..., Net]
 
-_DEPTHS = (18, 34, 50, 101, 152)
+_DEPTHS = (18, 34, 50, 101, 152)  # of ResNet: He et al. 2016, table 1
 ZOO: dict[str, Family] = {
     "mlp3": partial(plain.mlp, 3),
     **{f"vgg{depth}_cifar": partial(plain.cifar_vgg, depth) for depth in plain.STAGES},
