@@ -39,7 +39,7 @@ SENTENCES = {
     r"placed clocks?": "address-aware simulation",
     r"within a limit": "under a memory limit, memory-limited",
     r"spells?": "residency interval",
-    r"strangers?": "foreign threads",
+    r"strangers": "foreign threads",
     r"hollow": "storage without memory",
     r"twins?": "interchangeable buffers",
     r"standings?": "planner comparison, leaderboard",
