@@ -78,7 +78,7 @@ def forward_values(ax: Axes, trace: Trace) -> None:
     for i in np.flatnonzero(again).tolist():
         ax.axvspan(i, i + 1, color=OPS["recompute"], alpha=0.16, linewidth=0)
     ax.set(xlim=(0, np.flatnonzero(again)[-1] + 15), ylim=(end, 0))
-    ax.set(xlabel="op (with reruns)", ylabel="values of the forward pass (MiB)")
+    ax.set(xlabel="op (with recomputations)", ylabel="values of the forward pass (MiB)")
 
 
 def _legend(ax: Axes, seen: set[str]) -> None:

@@ -117,49 +117,49 @@ def _again(ax: Axes, name: str, only: str = "") -> None:
 
 
 @picture(height=4.7)
-def again_values(ax: Axes) -> None:
+def recompute_values(ax: Axes) -> None:
     """The net before: who makes each value, and who reads it."""
     _again(ax, "trace")
 
 
 @picture(height=3.3)
-def again_chain(ax: Axes) -> None:
+def recompute_chain(ax: Axes) -> None:
     """A chain made again."""
     _again(ax, "chain", "y s h")
 
 
 @picture(height=3.3)
-def again_scratch(ax: Axes) -> None:
+def recompute_scratch(ax: Axes) -> None:
     """An input that is away, made in scratch."""
     _again(ax, "apart", "x y s h")
 
 
 @picture(height=3.3)
-def again_united(ax: Axes) -> None:
+def recompute_united(ax: Axes) -> None:
     """Two decisions at one place."""
     _again(ax, "united", "x y s h")
 
 
 @picture(height=2.9)
-def again_place(ax: Axes) -> None:
+def recompute_place(ax: Axes) -> None:
     """Copies out, copies in, reruns."""
     _again(ax, "mixed", "y h")
 
 
 @picture(height=3.6)
-def again_random(ax: Axes) -> None:
+def recompute_random(ax: Axes) -> None:
     """A random op run again, and its generator's state."""
     _again(ax, "drawn", "h d m p generator")
 
 
 @picture(height=3.1)
-def again_hold(ax: Axes) -> None:
+def recompute_hold(ax: Axes) -> None:
     """A dead input held instead."""
     _again(ax, "held", "h d m p")
 
 
 @picture(height=3.6)
-def again_stays(ax: Axes) -> None:
+def recompute_stays(ax: Axes) -> None:
     """A recomputed value that stays for a second rerun."""
     _again(ax, "stays", "y h d p")
 
