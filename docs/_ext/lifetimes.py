@@ -27,7 +27,7 @@ MARKS = {  # writes, reads: what an access is called, its marker, how that is fi
 def lifetimes(ax: Axes, trace: Trace, *, only: str = "") -> None:
     """Draw the buffers called `only` (all where left out): pieces of one buffer share a row, the host has its own.
 
-    What only reruns touch is scratch. Behind its last access a piece is held for others, and drawn lighter.
+    What only recomputations touch is scratch. Behind its last access a piece is held for others, and drawn lighter.
     """
     ops, role = trace.ops, [op.role for op in trace.ops]
     touched = trace.accesses()

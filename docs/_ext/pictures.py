@@ -124,13 +124,13 @@ def recompute_values(ax: Axes) -> None:
 
 @picture(height=3.3)
 def recompute_chain(ax: Axes) -> None:
-    """A chain made again."""
+    """A recomputed chain."""
     _again(ax, "chain", "y s h")
 
 
 @picture(height=3.3)
 def recompute_scratch(ax: Axes) -> None:
-    """An input that is away, made in scratch."""
+    """An input off the device, made in scratch."""
     _again(ax, "apart", "x y s h")
 
 
@@ -142,13 +142,13 @@ def recompute_united(ax: Axes) -> None:
 
 @picture(height=2.9)
 def recompute_place(ax: Axes) -> None:
-    """Copies out, copies in, reruns."""
+    """Copies out, copies in, recomputations."""
     _again(ax, "mixed", "y h")
 
 
 @picture(height=3.6)
 def recompute_random(ax: Axes) -> None:
-    """A random op run again, and its generator's state."""
+    """A recomputed random op, and its generator's state."""
     _again(ax, "drawn", "h d m p generator")
 
 
@@ -160,7 +160,7 @@ def recompute_hold(ax: Axes) -> None:
 
 @picture(height=3.6)
 def recompute_stays(ax: Axes) -> None:
-    """A recomputed value that stays for a second rerun."""
+    """A recomputed value that stays for a second recomputation."""
     _again(ax, "stays", "y h d p")
 
 
