@@ -252,10 +252,10 @@ def limit_table(figure: Figure) -> str:
     x, mb = figure.series[0].x, figure.above[1] if figure.above else math.nan
     rows = [["limit %", *(f"{part:.1f}" for part in x)], ["MB", *(f"{part * mb:.0f}" for part in x)]]
     rows += [[s.name, *map(_cell, s.y)] for s in figure.series if not s.marks]
-    return "\n".join([columns([list(row) for row in zip(*rows)]), *_quoted(figure, "at a limit of")])
+    return "\n".join([columns([list(row) for row in zip(*rows)]), *_published(figure, "at a limit of")])
 
 
-def _quoted(figure: Figure, where: str) -> list[str]:
+def _published(figure: Figure, where: str) -> list[str]:
     """The marks of a figure, a line each."""
     return [f"{s.name}: {y:g} % {where} {x:.1f} %" for s in figure.series if s.marks for x, y in zip(s.x, s.y)]
 

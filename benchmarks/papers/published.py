@@ -20,15 +20,15 @@ OPTIMALITY = (7.3, 1.7)  # ms there, by the tuned score, and the most of it that
 _PERCENT = 100 / PEAKS["vgg16"]
 # Figure 9, VGG16: no overhead down to 447 MB; all scores below 20 % down to 280 MB (VI-B2).
 FIGURE9 = (
-    Series("quoted, for nothing", [FREE["vgg16"] * _PERCENT], [0.0], "point"),
-    Series("quoted, all scores below", [280 * _PERCENT], [20.0], "at most"),
+    Series("published, for nothing", [FREE["vgg16"] * _PERCENT], [0.0], "point"),
+    Series("published, all scores below", [280 * _PERCENT], [20.0], "at most"),
 )
 # Figure 11: of MXNet-memonger on VGGs (VI-C2), and of SmartPool with AutoSwap, next to CnMem (VI-C1). SuperNeurons and
 # GeePS are in the figure, but the text has no number of theirs.
-MEMONGER = Series("quoted, MXNet-memonger below", [40.0], [30.0], "at most")
+MEMONGER = Series("published, MXNet-memonger below", [40.0], [30.0], "at most")
 COMBINED = (
-    Series("quoted, SmartPool+AutoSwap for nothing", [100 / 3], [0.0], "point"),
-    Series("quoted, SmartPool+AutoSwap below", [60.0], [15.0], "at most"),
+    Series("published, SmartPool+AutoSwap for nothing", [100 / 3], [0.0], "point"),
+    Series("published, SmartPool+AutoSwap below", [60.0], [15.0], "at most"),
 )
 
 

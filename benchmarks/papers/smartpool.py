@@ -213,9 +213,7 @@ def cost_table(rows: list[dict[str, Any]]) -> str:
 def instance_table(rows: list[dict[str, Any]]) -> str:
     """Return a line an instance: ratio and seconds of each planner, the lowest, and what is proven."""
     names = list(dict.fromkeys(r["planner"] for r in rows))
-    lines = [
-        ["instance", "buffers", "peak live bytes", *(cell for name in names for cell in (name, "s")), "lowest", "bound"]
-    ]
+    lines = [["instance", "buffers", "peak live", *(cell for name in names for cell in (name, "s")), "lowest", "bound"]]
     for mine in _groups(rows, len(names)):
         best = min(mine, key=lambda r: r["footprint"])
         cells = [text for r in mine for text in (f"{r['ratio']:.4f}", f"{r['seconds']:.2f}")]

@@ -349,7 +349,7 @@ def figures(rows: Iterable[Row]) -> list[Figure]:
     parts = [curve(name, "over", 1) for name in names]
     for way in ("heuristic", "ilp"):
         quoted = {SIZES[batch]: aims[way] for batch, aims in RELATIVE.items()}
-        parts.append(Series(f"quoted, {way}", [*quoted], [*quoted.values()], "point"))
+        parts.append(Series(f"published, {way}", [*quoted], [*quoted.values()], "point"))
     label = "memory of the batch (GB)"
     return [
         Figure("fig7", "an iteration on the card", label, "seconds", tuple(seconds)),

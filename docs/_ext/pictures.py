@@ -203,7 +203,7 @@ def _both(ax: Axes, name: str) -> None:
     held = [_load_of(trace, mine) / 2**30 for mine in (~second, second)]
     ax.stackplot(range(n), *held, labels=("job 1", "job 2"), colors=("#4c72b0", "#dd8452"), step="post")
     ax.axhline(alone, linestyle="--", linewidth=0.8, color="black", label="one job, at most")
-    ax.set(xlabel="op of a round, as handed over", ylabel="GiB", ylim=(0, 2.3 * alone), xlim=(0, n - 1))
+    ax.set(xlabel="op of a round, as launched", ylabel="GiB", ylim=(0, 2.3 * alone), xlim=(0, n - 1))
     ax.legend(loc="upper right", ncols=3, fontsize="small")
 
 

@@ -105,7 +105,7 @@ def test_by_a_load_the_capacity_clock_judges_and_the_placed_clock_is_there_too()
     found = gpumem.plan(net(), "gtx1080ti", load="75%")
     assert found.after.timeline.makespan == simulate(found.trace, found.machine, capacity=found.load).makespan
     assert found.placed.makespan == simulate(found.trace, found.machine, found.placement).makespan
-    assert found.clock == "capacity"
+    assert found.clock == "byte-counting"
 
 
 # --- what was checked ---------------------------------------------------------------------------------------

@@ -18,8 +18,9 @@ from gpumem.trace.placement import Placement
 if TYPE_CHECKING:
     pass
 
-# About how many seconds they take, so that none is begun that would not end in time.
-PLACEMENT, FLOW, BUDGET = 8e-6, 1.2e-4, 1e-7  # for each buffer; for each op; for each of both
+# About how many seconds they take, so that none is begun that would not end in time. Estimates that no result
+# file has; not tuned. For each op or buffer, whichever are more; for each op; for each op or buffer again.
+PLACEMENT, FLOW, BUDGET = 8e-6, 1.2e-4, 1e-7
 TIMELINE = 7e-5  # for each op of each iteration
 ORACLES = ("placement", "data_flow", "budget", "timeline")
 

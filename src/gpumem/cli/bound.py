@@ -134,8 +134,8 @@ class Certified:
 def certify(case: pipeline.Case, certified: Mapping[str, pipeline.Planned], **how: Any) -> Certified | None:
     """Bound what is planned by several planners, within the budget; `how` are options of `least_stall`.
 
-    Bounded are swaps, and values recomputed where one of the plans does that. Plans that have ops run by others of
-    their ways are not bounded. None where nothing is known: without a plan, or where ops wait for one another or for a
+    Bounded are swaps, and values recomputed where one of the plans does that. Plans that have ops run by other
+    variants are not bounded. None where nothing is known: without a plan, or where ops wait for one another or for a
     host.
     """
     base, limit, pool = case.line.makespan, case.pool or case.load, case.pool is not None
@@ -162,7 +162,7 @@ COMMAND = Command(
     options=(
         option("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)"),
         *machine_flags("gtx1080ti"),
-        option("--load-limit", metavar="SIZE", help=f"bound the stall at this live bytes as well: {SIZE}"),
+        option("--load-limit", metavar="SIZE", help=f"bound the stall at this load limit as well: {SIZE}"),
         option("--seconds", read=positive, metavar="S", help="the whole time: what is certified by then counts"),
         workspaces_flag(),
         option("--json", action="store_true", help="print one JSON object"),

@@ -64,7 +64,7 @@ def late(held: Collection[int]) -> Order:
     return order
 
 
-POISON = 0xA5  # bytes where no buffer is alive: no plausible number in any type, so that reading one shows
+POISON = 0xA5  # bytes where no buffer is alive: no zeros, which a missing write could pass as. Not tuned
 AHEAD = 64  # iterations that are queued at most, so that a long run does not hold all of its ops. Not tuned
 
 

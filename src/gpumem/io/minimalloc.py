@@ -21,7 +21,7 @@ _NEEDED = ("id", "lower", "upper", "size")
 def parse(text: str, *, name: str = "") -> tuple[Trace, Placement | None]:
     """Read an instance, and its placement if there is an `offset` column.
 
-    Columns may come in any order; further ones are ignored. Ids are kept as names.
+    Columns may come in any order; further ones are ignored, unless the name is nearly "offset". Ids are kept as names.
 
     Raises
     ------

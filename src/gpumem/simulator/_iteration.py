@@ -26,15 +26,15 @@ class Reservations(NamedTuple):
 
     size: I64  # of each buffer
     start_ptr: I64  # by op
-    starts: I64  # made at the op; nothing without a capacity
+    starts: I64  # the buffers reserved at the op; none without a capacity
     end_ptr: I64  # by op
-    ends: I64  # whose bytes later ops, from this one on, may take
-    live: Bool  # of each buffer
+    ends: I64  # the buffers whose bytes this op and later ones may take
+    live: Bool  # of each buffer: whether its bytes are reserved
     last_use: I64  # of each buffer: when the last op that touched it ended
     reserved: I64  # of each buffer: when its bytes were reserved
     state: I64  # bytes free, the time of the last reservation, entries in the heap
     heap_time: I64  # a binary heap, earliest first: when bytes came back that nobody has reserved since
-    heap_bytes: I64  # along it: how many
+    heap_bytes: I64  # how many bytes each entry gives back
 
     @classmethod
     def make(cls, trace: Trace, capacity: int | None) -> Reservations:
@@ -74,7 +74,7 @@ def check_runs(trace: Trace, iterations: int) -> None:
 
 
 def engines(trace: Trace, machine: Machine) -> I64:
-    """Return the engine of each op: its stream, or behind all streams the one copy engine of a half-duplex link."""
+    """Return the engine of each op: its stream, or, after all streams, a half-duplex link's one copy engine."""
     engine = trace.ops.stream.copy()
     if not machine.duplex:  # both directions queue there in issue order
         engine[trace.ops.copies] = len(trace.ops.streams)
@@ -115,7 +115,7 @@ class Steps(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Regime:
-    """Sees when iterations repeat: what all that later ones depend on was after each."""
+    """Finds out when iterations repeat: keeps what later ones depend on, as it was after each."""
 
     turns: Iterator[int] = field(default_factory=count)
     coupled: int | None = None  # the last iteration in which a host delayed an op, or could
@@ -124,10 +124,10 @@ class Regime:
     def cycle(self, state: bytes, hosts: Hosts, origin: int) -> int:
         """Take in the state after one more iteration, apart from the lead of the hosts at `origin`, the latest end.
 
-        Return after how many iterations it is there again, 0 where it is new. While nobody blocks and no op is issued
-        too late, neither the hosts nor the device knows of the other, and how far the hosts are ahead makes no
-        difference. If that is no less than when all else was the same, it will be no less the next time, so it never
-        will.
+        Return after how many iterations the same state is there again, 0 if it is new. While nobody blocks and no op
+        is issued too late, neither the hosts nor the device knows of the other, and how far the hosts are ahead makes
+        no difference. If the lead is no less than when all else was the same, it will be no less the next time, so the
+        hosts never delay an op.
         """
         turn = next(self.turns)
         if not hosts.free:
@@ -140,7 +140,7 @@ class Regime:
 
 @dataclass(slots=True, eq=False)
 class Clock:
-    """Times of the last iteration, all that the next one depends on, and what that was after earlier ones."""
+    """Times of the last iteration, all that the next one depends on, and the same as it was after earlier ones."""
 
     steps: Steps
     memory: Reservations
@@ -180,8 +180,8 @@ class Clock:
 
 
 @jit
-def advance(steps: Steps, memory: Reservations, hosts: Hosts) -> None:  # noqa: C901  split, it takes half as long again
-    """Run one iteration in issue order: each op starts once nothing of four kinds delays it any more.
+def advance(steps: Steps, memory: Reservations, hosts: Hosts) -> None:  # noqa: C901  split up, it takes 1.5 times as long
+    """Run one iteration in issue order: each op starts once four things are given.
 
     Its engine is free, the ops that it must wait for have ended, its bytes are there, its host thread has launched it.
     What delays it last is the cause of its wait. `previous_end` and `end` hold the ends of the iteration before and of
@@ -236,7 +236,7 @@ def advance(steps: Steps, memory: Reservations, hosts: Hosts) -> None:  # noqa: 
         begins[op], end[op], wait[op], causes[op] = start, finish, start - free, cause
         ready[engine[op]] = finish
         if launches:
-            _go_on(hosts, op, drains, finish)
+            _advance_host(hosts, op, drains, finish)
         if counts_bytes:
             for k in range(touch_ptr[op], touch_ptr[op + 1]):
                 last_use[touched[k]] = max(last_use[touched[k]], finish)
@@ -269,17 +269,17 @@ def _launch(hosts: Hosts, op: int, drains: bool, start: int, cause: int) -> tupl
     hosts.issued[op] = state[LAST]
     if state[LAST] > start:
         state[LATE] += 1
-        # A copy that held the host until all else was there, or longer, is what the op really waited for.
+        # A copy that held the host until all else was there, or longer, is the real cause of the wait.
         start, cause = state[LAST], COPY if state[HELD] >= start else HOST
     return start, cause
 
 
 @inner
-def _go_on(hosts: Hosts, op: int, drains: bool, finish: int) -> None:
-    """Let the host go on after the launch, or once `op` has ended where it blocks."""
+def _advance_host(hosts: Hosts, op: int, drains: bool, finish: int) -> None:
+    """Let the host go on: after the launch, or, if the op blocks, once it has ended."""
     host = hosts.host[op]
     hosts.clock[host] = finish if hosts.blocks[op] else hosts.state[LAST]
-    if drains:  # what only copies that block need is a tenth of the time
+    if drains:  # only blocking copies need this, and it is a tenth of the time
         hosts.ended[host] = max(hosts.ended[host], finish)
         if hosts.drains[op]:
             hosts.held[host] = finish
@@ -287,7 +287,7 @@ def _go_on(hosts: Hosts, op: int, drains: bool, finish: int) -> None:
 
 @inner
 def _push(heap_time: I64, heap_bytes: I64, state: I64, time: int, size: int) -> None:
-    """Put into the heap that `size` bytes come back at `time`."""
+    """Put an entry into the heap: `size` bytes come back at `time`."""
     hole = state[_HEAP]
     state[_HEAP] += 1
     while hole > 0 and heap_time[(hole - 1) // 2] > time:

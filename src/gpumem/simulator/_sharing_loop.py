@@ -144,7 +144,7 @@ def advance(streams: Streams, hosts: Hosts) -> None:  # noqa: C901  compiled: it
                 if hosted:
                     release(streams, hosts, op, now)
         if todo == 0:
-            break
+            break  # what may begin now begins at the same time, in the next call
         next_event = FAR
         for lane in range(len(running)):
             size = order_ptr[lane + 1] - order_ptr[lane]

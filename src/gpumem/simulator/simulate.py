@@ -151,7 +151,8 @@ def baseline(
     planned : Trace
         The rewritten one.
     known : Timeline, optional
-        What `simulate(trace, machine, placement)` gave: returned where it has the host of `planned`, not be recomputed.
+        What `simulate(trace, machine, placement)` gave: returned where it has the host of `planned`,
+        so that nothing is simulated twice.
 
     Examples
     --------

@@ -17,7 +17,8 @@ from gpumem.simulator.machine import Machine
 from gpumem.trace import COPY_IN, COPY_OUT, F64, I64, SYNC, Trace
 
 FOREIGN = 64 * 2**20  # bytes of a copy of someone else: what PyTorch's loaders pin for a batch of images; not tuned
-OPS, COPIES, ITERATION = 1, 2, 3  # kinds of keys
+# Kinds of keys: under one seed, lasting errors, copies and iterations draw apart. Any distinct numbers do.
+OPS, COPIES, ITERATION = 1, 2, 3
 
 
 @strict_fields

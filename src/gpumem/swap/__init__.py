@@ -13,7 +13,7 @@ looks at the clock between its steps, and ends with the best plan that it has, o
 `gpumem.base.work`). The compiling of loops, when they are first called, does not count. What comes out then depends on
 the machine; without `seconds` a planner is deterministic. A planner raises `Infeasible` where some op must hold more
 than `limit` bytes whatever is swapped or dropped, `NotReached` where it gives up above the limit (`reached`: the lowest
-live bytes that it got to), and `ValueError` for a limit below 1 or an option that is none.
+peak that it got to), and `ValueError` for a limit below 1 or an option that is none.
 
 A planner is a record (`PlannerRecord`): its options are fields, checked when it is made; `planner_of` makes one of any
 name, `module:name` or function. `propose` returns a `Proposal`: the plan, its time by the byte-counting simulation, and

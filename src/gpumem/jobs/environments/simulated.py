@@ -21,8 +21,8 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import hosted
 from gpumem.simulator.uncertainty import Uncertainty
 
-# Order of events at one instant: what ends, then what is decided, freed, held and started. So bytes that end and begin
-# at one instant never count twice, and `check.jobs` reads the log in this order.
+# Of one round (an instant may have several): what ends, then what is decided, freed, held and started. So what is
+# freed and held in one round never counts twice: `check.jobs` counts in the order of the log.
 _ORDER = (
     ("end", "recomputed", "out_end", "in_end"),
     ("arrive", "wait", "refused", "replan", "launch", "adopt"),
@@ -153,7 +153,7 @@ class _Clock:
         self.next[executor.place] = None
 
     def change(self, executor: Executor) -> tuple[()]:
-        """No bytes to move; the host enqueues the ops of the new plan."""
+        """Move no bytes; the job's host threads, if it has any, go by the new plan from now on."""
         if executor.place in self.hosts:
             self.hosts[executor.place].follow(executor.todo.trace)
         return ()

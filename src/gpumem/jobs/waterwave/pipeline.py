@@ -22,7 +22,7 @@ from gpumem.jobs.waterwave.algorithm1 import Row
 from gpumem.jobs.waterwave.node_groups import Partition
 from gpumem.trace import I64
 
-NO_LIMIT = 2**62  # bytes: above any sum of sizes, and sums of two of these stay within int64
+NO_LIMIT = 2**62  # bytes: above any sum of sizes, and with such a sum added it stays within int64
 
 
 @dataclass(frozen=True, slots=True)

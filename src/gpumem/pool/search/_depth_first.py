@@ -11,9 +11,8 @@ offset up. So a step puts one of the buffers whose *least* offset (the top of wh
             |   | A |       |
             +---+---+-------+------> time, in sections: nothing begins or ends inside one
 
-Each frame of the search has a part of the buffers to place, none below its *lower bound*, the offset of the frame
-before. Of
-those that can go lowest it places one, by the order of the part. If that leads nowhere the buffer is *refused* there,
+Each frame of the search has a part of the buffers to place, none below its *floor*, the offset of the frame
+before. Of those that can go lowest it places one, by the order of the part. If that leads nowhere it is *refused*,
 and another is placed. What shares no section with the rest is searched apart, from the bottom, in an order of its own.
 `_packing` has the pruning rules and why they lose nothing, `_parts` the frames, `_moves` the changes and their undo.
 """
@@ -57,6 +56,7 @@ from gpumem.pool.search._packing import (
 from gpumem.pool.search._parts import FRAME, WAIT, Frames, SearchOptions, Waits, rank, split
 from gpumem.trace import F64, I64
 
+# How a search ends: all is placed; no placement exists; out of nodes or work. Only compared: any numbers do.
 SOLVED, IMPOSSIBLE, GAVE_UP = 1, 0, -1
 IN_ORDER, FEWEST, LEVEL = range(3)  # which of those that can go lowest: see `_choose`
 
@@ -81,8 +81,8 @@ def _choose(  # noqa: PLR0917  compiled: no keyword-only parameters
 ) -> int:
     """Return the buffer to place instead of the `first` by order, at the same offset.
 
-    It is the one that has the fewest options in some section: what stands in that section's way is found out there,
-    before anything is built elsewhere. Ties go to what would end level with something else, for `LEVEL`, and then by
+    It is the one with the fewest options in some section: if that section cannot be filled, this shows at once, before
+    anything is built elsewhere. Ties go to what would end level with something else, for `LEVEL`, and then by
     order.
     """
     frame = frames[at]
@@ -152,7 +152,7 @@ def _backtrack(  # noqa: PLR0917  compiled: no keyword-only parameters
         if buffer >= 0:
             length = undo(state, trail, length, frame.trail_mark)
             unplace(instance, state, frames, at)
-            state.slack[:] = -1  # more is to be placed than when it was found out
+            state.slack[:] = -1  # unknown again: more is to be placed than when it was computed
             spend(state, LOOK * len(part))
             length, window = refuse(instance, state, part, buffer, trail=trail, length=length, rules=rules)
             frame.trail_mark = length
@@ -167,7 +167,7 @@ def _backtrack(  # noqa: PLR0917  compiled: no keyword-only parameters
                 return at, buffer, trail, length
         length = undo(state, trail, length, frame.trail_begin)
         parent, at = frame.parent, at - 1
-        while at > parent:  # parts beside the one that failed: no other placement of theirs mends it
+        while at > parent:  # parts beside the one that failed: placing them otherwise does not help
             unplace(instance, state, frames, at)
             at -= 1
     return at, -1, trail, length
@@ -206,7 +206,7 @@ def _begin_frame(  # noqa: PLR0913, PLR0917  compiled: no keyword-only parameter
         new.floor, new.trail_begin = 0, length
         part = state.items[new.low : new.high]
         trail = reserve(trail, length, len(part))
-        for buffer in part:  # a refusal holds where the rest lies no lower, and a part begins from the bottom
+        for buffer in part:  # refusals hold only while the rest lies no lower; a part begins at the bottom
             length = note(state, trail, length, buffer)
             state.refused_below[buffer] = 0
         rank(instance, state, part, weight=weight, order=order)
@@ -222,7 +222,7 @@ def _begin(instance: PackingInstance, state: PackingState, frames: Frames, optio
         if state.min_offset[buffer] + instance.size[buffer] > instance.ceiling[buffer]:
             return False
         count_placed(instance, state, buffer, 1)
-    # Before all frames, at -1, is one more, the last row: it placed nothing, and all is left.
+    # Frame -1, the last row, is the root: it placed nothing, and all is left.
     frames[-1].high, frames[-1].last, frames[-1].waiting = len(instance.size), instance.sections, -1
     state.slack[:] = -1
     if options.rules & PILE:

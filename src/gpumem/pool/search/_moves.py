@@ -5,7 +5,7 @@ change                            what it writes                                
 ================================  =============================================  ==============================
 `place` a frame's buffer          skyline, unplaced bytes, crossing counts       `unplace`
 `push_up` those that it meets     their least offsets, each noted on the trail   `undo` down to the frame's mark
-`refuse` it at its offset         `refused_below`, noted on the trail            `undo` down to the frame's begin
+`refuse` it at its offset         `refused_below`, noted on the trail            `undo` down to the frame's beginning
 `move_to_end` of its part         the order of the part                          none: any order is right
 ================================  =============================================  ==============================
 
@@ -92,7 +92,7 @@ def unplace(instance: PackingInstance, state: PackingState, frames: Frames, at: 
 def refuse(  # noqa: PLR0917  compiled: no keyword-only parameters
     instance: PackingInstance, state: PackingState, part: I64, buffer: int, trail: I64, length: int, rules: int
 ) -> tuple[int, Window]:
-    """Bar a buffer, and what is interchangeable with it, from its offset; return the trail's length, its sections."""
+    """Bar a buffer, and interchangeable ones, from its offset; return the trail's length and the buffer's sections."""
     offset, alike = state.min_offset[buffer], instance.interchangeable[buffer]
     for other in part:
         is_alike = rules & ALIKE and instance.interchangeable[other] == alike and state.min_offset[other] == offset

@@ -1,7 +1,7 @@
 """An instance of the depth-first search, its state, and the bounds that tell when it cannot go on; compiled loops.
 
-Time is cut into sections: nothing begins or ends inside one. Pruned is what cannot fit: in a section, all that must
-lie above some offset is more than what there is up to the ceiling.
+Time is cut into sections: nothing begins or ends inside one. What cannot fit is pruned: in a section, all that must
+lie above some offset is more than there is space for below the ceiling.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNIT = 8  # additions to a unit of the work that is reported
 LOOK = 4 * UNIT  # additions for each buffer of a part, at each step
 OPTION = UNIT  # additions for each section of a buffer whose options are counted
 
-# The pruning rules. Each keeps a placement if there is one, alone and with any of the others: tests run all 128
+# The pruning rules. None of them loses the last placement, alone or with any of the others: tests run all 128
 # combinations against brute force, and show that each saves work beside the others. That what is left must fit above
 # the last offset is no rule, as it saves nothing: PILE and SUPPORT find that earlier.
 
@@ -57,7 +57,7 @@ class PackingInstance(NamedTuple):
     size: I64
     first: I64
     last: I64
-    ceiling: I64  # offset that the buffer must not reach above
+    ceiling: I64  # the highest offset at which the buffer may end
     interchangeable: I64  # the first buffer that has the same size, sections and ceiling
     obstacle_size: I64  # obstacles by descending offset
     obstacle_first: I64
@@ -81,7 +81,7 @@ class PackingState(NamedTuple):
     crossing: I64  # of a boundary: buffers that are not placed and live on both sides of it
     covered: I64  # what the skyline was below each buffer that is placed, section by section
     spent: I64  # one number, the work
-    slack: I64  # of a section: by how much bounds may rise at least before its pile is too high; -1 where unknown
+    slack: I64  # of a section: bounds may rise by this much, or more, before its pile is too high; -1 where unknown
     tight_before: I64  # of a section, scratch: how many tight sections come before it
     tight: I64  # scratch: the tight sections, those that have to be piled anew
     pile_end: I64  # scratch: where the piles of the tight sections end
@@ -167,7 +167,7 @@ def bind(  # noqa: PLR0917  compiled: no keyword-only parameters
 ) -> tuple[Window, int]:
     """Bound each buffer of a part from below; sort the part by descending bound.
 
-    Return the window with what is bound by more than before, and the most by which it is. A buffer goes where it can,
+    Return the window widened by the sections where a bound rose, and the largest rise. A buffer goes where it can,
     or, if that is below the floor or was refused, on something that is placed later.
     """
     rise = 0
@@ -192,7 +192,7 @@ def bind(  # noqa: PLR0917  compiled: no keyword-only parameters
 def _tight(instance: PackingInstance, state: PackingState, window: Window, rise: int) -> int:
     """List the sections of a window where a rise of the bounds may be too much; return how many there are.
 
-    If all bounds rise by no more than that, each pile stands on one that was there, and ends no more than that higher:
+    If no bound rises by more than that, no pile ends higher than before by more than that:
     so where the slack was larger the pile still fits, and is not looked at.
     """
     count = 0
@@ -291,7 +291,7 @@ def count_options(instance: PackingInstance, state: PackingState, part: I64, cei
 
 @inner
 def fewest_options(instance: PackingInstance, state: PackingState, buffer: int) -> int:
-    """Return the options in that section of a buffer which has the fewest."""
+    """Return the fewest options that a section of the buffer has."""
     options, sections = FAR, instance.sections
     for unwrapped in range(instance.first[buffer], instance.last[buffer]):
         options = min(options, state.total[unwrapped - sections if unwrapped >= sections else unwrapped])

@@ -169,7 +169,7 @@ def anneal(  # noqa: PLR0917  compiled: no keyword-only parameters
         there = int(draw[WHERE] * (count if swap else here))
         spent += PASSES * count
         if here == there:
-            continue
+            continue  # the order would stay as it is; the draw has been counted as work
         _reorder(now.order, candidate.order, here, there, swap=swap)
         first = min(here, there)
         _copy_unmoved(now, candidate, rank, first)

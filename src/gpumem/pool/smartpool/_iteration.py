@@ -18,7 +18,8 @@ from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 from gpumem.trace.record.period import BlockEvent, Detector
 
-# Requests in a row that say where in the table a program is; layers that are alike share shorter ones. Not tuned.
+# Requests in a row that say where in the table a program is; layers that are alike share shorter ones.
+# Also divides the live blocks: so many requests pass before the place is looked up again. Not tuned.
 GRAM = 8
 
 

@@ -66,7 +66,7 @@ def _of_environment(name: str) -> str:
 
 
 def checked(options: Options, label: Callable[[str], str] = str) -> Options:
-    """Refuse what makes no sense, by the name under which it was variables."""
+    """Refuse values that make no sense, by the name that `label` gives an option; return the rest as numbers."""
     amount(options.capacity or "100%", 2**40, label("capacity"))
     choice(options.planner, PLANNERS, label("planner"))
     if not str(options.min_length).isdecimal() or int(options.min_length) < 1:

@@ -14,8 +14,8 @@ from gpumem.swap.plan import Swap
 from gpumem.swap.plan.replay import Replay
 
 LOST = -1  # the position of a run that is not as planned
-# So many ops that look like the first ones of the plan are taken for them. Not tuned: fewer would be taken by chance
-# where an evaluation begins as a training step does, more are followed late.
+# So many ops that look like the first ones of the plan are taken for them: fewer are more easily met by
+# chance, more are followed later. Not tuned.
 DOZEN = 12
 
 
@@ -30,7 +30,7 @@ class Follower(Generic[R]):
         self.keys, self.at = hints.keys, hints.at
         self.position = 0
         self.bound: list[R | None] = [None] * hints.count
-        self.held: dict[int, Any] = {}  # storages kept after their death
+        self.held: dict[int, Any] = {}  # storages that the plan keeps alive longer than the program does
         self.trail: list[list[R]] = []
         self.head = hints.keys[:DOZEN]
         self.key = 0  # of the op that is to run

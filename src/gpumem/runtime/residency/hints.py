@@ -151,7 +151,7 @@ def _to_host(index: int, after: int, release: int, around: Callable[[int], At]) 
 def _place(
     index: int, decision: Swap | Recompute | Hold, around: Callable[[int], At], n: int, drop: int, *, recomputes: bool
 ) -> None:
-    """Put down a decision where it acts; `drop`: before which op what comes back later goes, `again` or by a copy."""
+    """Put down a decision where it acts; `drop`: before which op the value goes; `recomputes`: not by a copy."""
     if isinstance(decision, Swap):
         around(decision.out).out.append(index)
         around(decision.release).release.append(index)

@@ -1,7 +1,7 @@
 """What is on the device: residency under a memory limit, whatever a plan says.
 
-What may move is a `Movable`: a storage of PyTorch's, a block of a program, an array. How its bytes move, an engine
-and its pointers say.
+What may move is a `Movable`: a storage of PyTorch's, a block of a program, an array. An engine and its pointers say
+how its bytes move.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class ResidencyError(RuntimeError):
 
 
 class Evictor(Protocol[X]):
-    """A policy that says what is evicted, and how its bytes come back, in place of least recently used to the host."""
+    """A policy that says what is evicted, and how its bytes come back, instead of by recency and from the host."""
 
     def evict(self, size: int, keep: Sequence[X]) -> bool:
-        """Evict cells that are not in `keep`, `size` bytes of them at best; return whether there were any."""
+        """Evict cells that are not in `keep`, `size` bytes if there are so many; return whether any was evicted."""
 
     def reap(self) -> None:
         """Forget what died; the memory no longer counts it."""
@@ -50,7 +50,7 @@ class LimitedMemory(Generic[R]):
         Bytes that may be on the device at once.
 
     `held` are the bytes on the device now, `peak` the most since `begin`, `pinned` those that cannot move; `alive` are
-    all, wherever they are, `least` the fewest since `begin`.
+    those of all cells, wherever they are, `least` the fewest of these since `begin`.
     """
 
     no_memory: tuple[type[Exception], ...] = (MemoryError,)  # what is raised where the device, or the host, has none
@@ -58,29 +58,29 @@ class LimitedMemory(Generic[R]):
     def __init__(self, engine: Mover, pointers: Emptier, limit: int = UNLIMITED) -> None:
         self.engine, self.pointers, self.limit = engine, pointers, limit
         self.dead: deque[R] = deque()  # until `reap`: finalizers run anywhere, so they only append
-        self.on_reaped: Callable[[R], None] | None = None  # called with each
+        self.on_reaped: Callable[[R], None] | None = None  # called with each dead cell
         self.on_device: OrderedDict[R, None] = OrderedDict()  # least recently used first
         self.held = self.peak = self.pinned = self.alive = self.least = 0
         self.counts = Counts()
-        self.recomputing = False  # then what the program has an address of may be evicted too: bytes would be lost else
+        self.recomputing = False  # then what is exposed may go too: else there may be no room to recompute
         self.policy: Evictor[R] | None = None
         self.recover: Callable[[R], None] = lambda cell: None  # recomputes what is in RECIPE
         self.on_retry: Callable[[str, Exception], None] = lambda what, error: None  # what is retried, and why
 
     def begin(self) -> None:
-        """Count anew, from now on."""
+        """Start the counts and peaks from now."""
         self.reap()
         self.peak, self.least, self.counts = self.held, self.alive, Counts()
 
     def arrive(self, cell: R) -> None:
-        """Take note of one that is on the device, and was not known before."""
+        """Take note of a new cell, which is on the device."""
         self.on_device[cell] = None
         self.held += cell.size
         self.alive += cell.size
         self.pinned += cell.size * bool(cell.pinned)
 
     def pin(self, cell: R, by: str) -> None:
-        """Leave one that is on the device there from now on, for whom `by` names."""
+        """Keep a cell on the device from now on; `by` says for whom."""
         if cell.where is not DEVICE:
             raise ResidencyError(f"{cell!r} is not on the device, and so cannot be pinned by {by}")
         if not cell.pinned:
@@ -107,12 +107,12 @@ class LimitedMemory(Generic[R]):
         self.least = min(self.least, self.alive)
 
     def note(self) -> None:
-        """Remember how much is held, if it never was so much."""
+        """Raise `peak` to what is held, if that is more."""
         if self.held > self.peak:
             self.peak = self.held
 
     def charge(self, size: int) -> None:
-        """Count bytes on the device that no cell has; negative: no longer."""
+        """Count bytes on the device that belong to no cell; a negative size takes them off."""
         self.held += size
         self.note()
 
@@ -178,7 +178,7 @@ class LimitedMemory(Generic[R]):
         self.release(cell)
 
     def _coldest(self, size: int, keep: Sequence[R]) -> list[R]:
-        """Return the least recently used, `size` bytes or all that may go; what has no bytes would free none."""
+        """Return the least recently used, `size` bytes or all that may go; cells of no bytes are passed over."""
         victims: list[R] = []
         kept = {*keep}
         for exposed in (False, True) if self.recomputing else (False,):  # what may be read unseen goes last
@@ -214,7 +214,7 @@ class LimitedMemory(Generic[R]):
                 self.forget(cell)
 
     def recompute_dependents(self, cells: Sequence[R]) -> None:
-        """Recompute now what could not be once these cells are written; nothing is recomputed from them after that."""
+        """Recompute now what depends on cells that are about to be written; nothing is recomputed from them after."""
         for cell in cells:
             for other in [*cell.dependents] if cell.dependents else ():
                 if other.where is RECIPE:
@@ -239,7 +239,7 @@ class LimitedMemory(Generic[R]):
         if cell.where is not DEVICE or cell.pinned or storage is None:
             return
         if cell.copy is not None:
-            cell.copy.drop_copy_on_return = False  # it comes back once more
+            cell.copy.drop_copy_on_return = False  # else the wait below would give back the only copy
         self.out(cell)
         self.wait_for_copy(cell)
         self.pointers.empty(storage)
@@ -287,7 +287,7 @@ class LimitedMemory(Generic[R]):
         self.landed(cell)
 
     def _fill(self, cell: R, storage: Any, keep: Sequence[R]) -> None:
-        """Allocate a storage's memory; as often as the device refuses, evict one cell more, whatever the limit says."""
+        """Allocate a storage's memory; each time the device refuses twice in a row, evict one more cell."""
         while True:
             try:
                 self._retry("memory for what comes back", self.pointers.fill, storage, cell.size)
@@ -297,7 +297,7 @@ class LimitedMemory(Generic[R]):
                     raise
 
     def _retry(self, what: str, move: Callable[..., Any], *operands: Any) -> Any:
-        """Move, and once more if that failed: a failure that passes costs nothing, one that stays is raised."""
+        """Call `move`; if it fails, report that and call it once more. A second failure is raised."""
         try:
             return move(*operands)
         except Exception as error:
@@ -335,7 +335,7 @@ class LimitedMemory(Generic[R]):
             self.forget(cell)
 
     def forget(self, cell: R) -> None:
-        """Give the host's copy back."""
+        """Free the copy on the host."""
         copy, cell.copy = cell.copy, None
         if copy is not None:
             self.engine.drop(copy.data)

@@ -73,7 +73,7 @@ class _Selection(NamedTuple):
     n: int  # ops
 
 
-ROOT = 1  # the node of the tree of live bytes that has the largest of all
+ROOT = 1  # in segment_tree node p has the children 2 p and 2 p + 1, so that 1 has the largest of all
 
 
 @jit

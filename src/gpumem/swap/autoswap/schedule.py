@@ -146,6 +146,7 @@ def _sweep(direction: _Direction, load: I64, limit: int, other_ns: I64, held: I6
             copy, ops_held = queue[head], step - begun[head]
             exceeds, has_ended = load[op] + queued_bytes > limit, ends[head] <= now
             if not exceeds and not has_ended and ops_held < direction.length[copy]:
+                # Those behind it end later; one that has to be back sooner counts twice until it is released.
                 break
             if exceeds and not has_ended:
                 delay += ends[head] - now

@@ -70,7 +70,7 @@ def swdoa(candidates: Candidates) -> F64:
     """Submodular WDOA: take the gap with the largest WDOA, lower the live bytes by it, repeat (section IV-B iv).
 
     A gap's score is its value when it is taken, so the order of the scores is the order of taking. Scores only
-    fall as the live bytes does, hence the evaluation is lazy: O((n + m + r) log n) for m candidates, where r counts the
+    fall as the live bytes do, hence the evaluation is lazy: O((n + m + r) log n) for m candidates, where r counts the
     scores at the top of the heap that had fallen since they were last evaluated.
     """
     score = np.zeros(len(candidates), np.int64)

@@ -133,7 +133,7 @@ def _perform(runtime: DtrRuntime, stack: _Stack, op: int) -> int:
         if entry != NONE:
             depth += 1
             _lock_all(runtime, stack, depth, storages.need.idx[entry])
-            continue
+            continue  # that one first; this row goes on at the same entry once it is back
         row = stack.row[depth]
         new_bytes = _bytes_begun(storages, op) if row == op_row else storages.scratch[row]
         ended = evict_for(runtime, limits.budget - storages.before[op] - new_bytes, op)

@@ -70,7 +70,7 @@ def check_start(start: Plan | None, trace: Trace, machine: Machine, limit: int) 
     except ValueError as error:
         raise ValueError(f"start: no plan for trace {trace.name!r:.60}: {error}") from None
     if (load := swapped.peak_live_bytes) > limit:
-        raise ValueError(f"start: its live bytes of {load} bytes is above the limit of {limit} bytes")
+        raise ValueError(f"start: its peak of {load} live bytes is above the limit of {limit} bytes")
     if (pinned := int(swapped.live_bytes(host=True).max())) > machine.pinned:
         raise ValueError(f"start: what it keeps on the host, {pinned} bytes, is above the budget of {machine.pinned}")
 

@@ -49,7 +49,7 @@ def backward_start(trace: Trace) -> int:
     Notes
     -----
     The first rule that applies: the first op where a buffer of kind `act_grad` begins, or one of kind
-    `gradient`; the first op with `backward` in its name; the first op of the largest live bytes. What straddles
+    `gradient`; the first op with `backward` in its name; the first op with the most live bytes. What straddles
     this op was made for the backward pass.
 
     >>> from gpumem.io import bundled

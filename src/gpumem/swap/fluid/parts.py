@@ -76,7 +76,7 @@ def merge_gaps(fluid: Fluid, begin: I64, end: I64, turns: I64, segments: int) ->
     alone = [several] if fluid.stalls else [np.arange(len(windows))]
     plain = _same([begin, end, start, stop, _step(out_rate), _step(in_rate), *alone])
     each = _same([plain, _step(recompute_rate)])
-    part = _by_value(plain, each, value, several)
+    part = _number_parts_by_value(plain, each, value, several)
     first_of, drop_of = np.unique(part, return_index=True)[1], np.flatnonzero(fluid.recompute_ns < np.inf)
     size: F64 = np.bincount(part, windows.size).astype(np.float64)
     member, rate_of = np.unique(np.stack([part[drop_of], _step(recompute_rate[drop_of])]), axis=1, return_inverse=True)
@@ -107,7 +107,7 @@ def _same(columns: Sequence[Any]) -> I64:
 
 
 def _step(rate: F64) -> I64:
-    """The step that each rate lies on."""
+    """Number of each rate on a logarithmic scale of steps of `RATE`; rates of 0 and inf have numbers of their own."""
     finite = np.where(np.isfinite(rate) & (rate > 0), rate, 1.0)
     step = np.floor(np.log(finite) / RATE).astype(np.int64)
     return np.where(np.isfinite(rate), np.where(rate > 0, step, -(2**60)), 2**60)
@@ -119,7 +119,7 @@ def _least(group: I64, rate: F64) -> F64:
     return least
 
 
-def _by_value(plain: I64, each: I64, value: I64, several: Bool) -> I64:
+def _number_parts_by_value(plain: I64, each: I64, value: I64, several: Bool) -> I64:
     """Number parts: gaps that share no copy-out by `plain`; others if all gaps of their values are alike by `each`."""
     kinds: dict[tuple[int, ...], int] = {}
     part, count = plain.copy(), int(plain.max(initial=-1)) + 1

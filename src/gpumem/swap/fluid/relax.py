@@ -97,7 +97,7 @@ def in_a_row(trace: Trace, machine: Machine) -> bool:
 
 @strict
 def relax(trace: Trace, machine: Machine, *, stalls: bool, recompute: bool = False, tiny: float = TINY) -> Fluid:
-    """Return the relaxation of swapping in `trace`; with `stalls`, ops may wait, and with `recompute`, be recomputed.
+    """Return the relaxation of swapping in `trace`; with `stalls` ops may wait, with `recompute` values be recomputed.
 
     The smallest gaps, as far as they add up to `tiny` of the peak live bytes at every op, leave for nothing.
 

@@ -30,7 +30,7 @@ COSTLY_PART = 20
 ALIKE = 0.2
 # Neighbours that need or use different bytes should not merge: this part of the difference is the cost. Not tuned.
 APART = 16
-# Ops between two accesses of an output, at least: in a shorter gap there is no time for a copy. Not tuned.
+# Ops between two accesses, at least: fewer are taken as too few to hide a copy. Not tuned.
 SHORTEST_GAP = 3
 # Factor by which the smallest size of an output grows while there are too many groups. Not tuned.
 GROWTH = 1.4
@@ -131,6 +131,7 @@ def _worth(trace: Trace, least: int) -> Bool:
     pending, backward = np.flatnonzero(worth & is_candidate).tolist(), backward_start(trace)
     while pending:
         buffer = pending.pop()
+        # Made in the backward pass: only what the forward pass makes gets its sources. Not tuned.
         if touched[buffer][0] >= backward:
             continue
         reads = trace.ops.reads[int(touched[buffer][0])]

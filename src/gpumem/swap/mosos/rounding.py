@@ -180,7 +180,7 @@ class _Draft:
                 old = self.hole.pop(gap)
                 for hole in (None, Hole(old.first, old.last - 1), Hole(old.first + 1, old.last)):
                     if hole is not None and hole.first > hole.last:
-                        continue
+                        continue  # a hole of one stage, made shorter, is none: that was tried first
                     self.hole |= {} if hole is None else {gap: hole}
                     tried = self._made(limit)
                     if tried.memory.max() <= limit and (result := worth(tried)) < best:

@@ -44,9 +44,9 @@ MOST_NODES = 50
 # Without a deadline: the program grows with the square of the nodes, and nothing but the tree's size ends it. Not
 # tuned.
 MOST_NODES_UNHURRIED = 24
-# Where no schedule fits: a coarse node is recomputed as a whole or not at all, and most of them cannot be. VGG16 at
-# 0.55 on a P40, by the paper's schedules alone: none of 50 nodes, and 99.4 ms beside parked parameters; 72.1 ms of 100.
-# With a deadline only: the program grows with the square, and takes seconds to tens of seconds then. Not tuned.
+# Where no schedule fits: a coarse node is recomputed as a whole or not at all, and most cannot be (of 50 of
+# ResNet50 eight). VGG16 at 0.55 on a P40: 99.4 ms before finer nodes and polished roundings, 72.1 ms since
+# (docs/papers/mosos.md). With a deadline only: the program grows with the square of the nodes. Not tuned.
 FINER = (100, 150, 200)
 # Share of the time for finer nodes, at most, where parking can help as well. Not tuned.
 FINER_SHARE = 0.7

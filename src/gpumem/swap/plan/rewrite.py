@@ -1,10 +1,10 @@
 """What `Plan.apply` does, in phases: what is decided, when it is issued, which buffers there are, which ops.
 
-Each phase leaves records that no later one changes, but for the table of new buffers, to which recomputations add::
+Each phase leaves records that no later one changes, except the table of new buffers, to which recomputations add::
 
     decisions -> Cut, Holds, Replay     what the plan decides, checked
               -> IssueOrder, Issued     where copies and recomputations go in issue order
-              -> NewBuffers, CutBuffers  device pieces and host buffers of what is cut
+              -> NewBuffers, CutBuffers  device pieces and host buffers of each cut buffer
               -> NewOp                  copies and recomputations, then all ops of the new trace
 """
 
@@ -29,8 +29,8 @@ from gpumem.trace import I64, Trace
 class Carried(Shown):
     """A plan carried out: the rewritten trace, and where in its issue order the ops of each decision ended up.
 
-    `out`, int64[d]: index of the copy-out, -1 where there is none, since the host holds the value or nothing is
-    swapped. `back`, int64[d]: index of the copy-in, or of the last recomputation that makes the value; -1 for others.
+    `out`, int64[d]: index of the copy-out, -1 where there is none: the host still holds the value, or the decision
+    is no swap. `back`, int64[d]: index of the copy-in, or of the recomputation that makes the value; -1 for others.
     """
 
     trace: Trace

@@ -9,8 +9,8 @@ from gpumem.swap.search._evaluate import IN, OUT, SwapProblem, SwapState
 from gpumem.swap.search._recompute_state import RecomputeState
 from gpumem.trace import I64
 
-# Lehmer's generator (Park and Miller's "minimal standard", with the factor that they recommended later): NumPy's own
-# draws differ with and without the compiler.
+# Lehmer's generator, Park and Miller's "minimal standard" with the factor that they recommended later.
+# Its state is the caller's: NumPy's global one is another in compiled code, which no seed outside reaches.
 MODULUS, FACTOR = 2**31 - 1, 48271
 SHIFT = 3  # places that a copy moves within its engine's order, at most; not tuned
 
@@ -87,7 +87,7 @@ def insert(order: I64, count: int, gap: int, key: Key) -> int:
     while turn > 0:
         other = key.time[key.at[order[turn - 1]] // key.per]
         if other < moment or (other == moment and order[turn - 1] < gap):
-            break
+            break  # the last one with a lower key; what lies before it stays, in whatever order
         order[turn] = order[turn - 1]
         turn -= 1
     order[turn] = gap

@@ -1,6 +1,6 @@
 """Simulated annealing over swaps, stalls, recomputations and variants: propose, evaluate, accept, record.
 
-Kirkpatrick, Gelatt and Vecchi, 1983, with a geometric temperature, and a limit that sinks while the state keeps to it:
+Kirkpatrick, Gelatt and Vecchi, 1983, with geometric cooling, and a limit that falls whenever the state keeps to it:
 each plan for a limit is the start for the next one, 1/1000 below. `walk` runs it in phases.
 """
 
@@ -23,7 +23,7 @@ from gpumem.swap.search._recompute_state import (
 from gpumem.swap.search._swap_moves import change_swaps
 from gpumem.trace import I64
 
-# Steps that one over drops counts for: replays are found anew and everything is copied. Not tuned.
+# How many steps a step over drops counts as: it finds replays anew and copies all of the state. Not tuned.
 RECOMPUTE_STEPS = 4
 # Of `limits`: the bytes to keep to now, those to reach, and of the best state so far its limit and its ns of delay.
 LIMIT, GOAL, BEST_LIMIT, BEST_DELAY = range(4)
@@ -37,11 +37,11 @@ class CoolingSchedule(NamedTuple):
     cold: float  # at the end
     stall_budget: int  # ns that ops may wait in all
     delay_weight: float  # what a delay of a whole iteration costs
-    recompute_rate: int  # of a hundred steps, how many change what is dropped, or which variant an op runs
+    recompute_rate: int  # percent of the steps that change what is dropped, or which variant runs
 
 
 class Saved(NamedTuple):
-    """A copy of what steps change, to which a state goes back."""
+    """A copy of what steps change, from which a rejected step is undone."""
 
     drops: RecomputeState
     swaps: SwapState
@@ -58,8 +58,8 @@ class StateScore(NamedTuple):
     """How good a state is at a limit."""
 
     cost: float
-    excess: int  # bytes above the limit; 0: the state will do
-    delay: int  # ns more than all ops by their fastest variants
+    excess: int  # bytes above the limit, at least 1 where a gap is useless; 0: the state will do
+    delay: int  # ns beyond the time of all ops by their fastest variants
 
 
 @jit
@@ -89,9 +89,9 @@ def anneal(  # noqa: PLR0917  compiled: no keyword-only parameters
 
         # Propose.
         copy_swaps(saved.swaps, state.swaps, may_wait)
-        over_drops = schedule.recompute_rate > 0 and draw(random, 100) < schedule.recompute_rate
+        changes_drops = schedule.recompute_rate > 0 and draw(random, 100) < schedule.recompute_rate
         possible = True
-        if over_drops:
+        if changes_drops:
             step += RECOMPUTE_STEPS
             possible = change_drops(state, recompute, saved.drops, random)
         else:
@@ -101,7 +101,7 @@ def anneal(  # noqa: PLR0917  compiled: no keyword-only parameters
         # Evaluate.
         candidate = current
         if possible:
-            if over_drops:
+            if changes_drops:
                 retime(state)
             candidate = _score(state, limits[LIMIT], schedule)
 
@@ -109,13 +109,13 @@ def anneal(  # noqa: PLR0917  compiled: no keyword-only parameters
         temperature = schedule.hot * (schedule.cold / schedule.hot) ** (step / schedule.steps)
         if possible and _accepts(current.cost, candidate.cost, temperature, random):
             current = candidate
-            if over_drops:
+            if changes_drops:
                 copy_drops(recompute, saved.drops, state.drops)
         else:
             copy_swaps(state.swaps, saved.swaps, may_wait)
-            if over_drops:
+            if changes_drops:
                 copy_drops(recompute, state.drops, saved.drops)
-            if may_wait or over_drops:
+            if may_wait or changes_drops:
                 retime(state)
     return schedule.steps
 
@@ -142,7 +142,7 @@ def _accepts(cost: float, candidate: float, temperature: float, random: I64) -> 
 def _record(state: State, best: Best, limits: I64, current: StateScore, schedule: CoolingSchedule) -> StateScore:
     """While the state keeps to the limit and is better than the best: it is the best, and the limit falls by 1/1000.
 
-    Better: at a lower limit, or, at the goal, with less delay. Return the score at the limit there is then.
+    Better: at a lower limit, or, at the goal, with less delay. Return the score at the new limit.
     """
     while current.excess <= 0 and (limits[LIMIT] < limits[BEST_LIMIT] or current.delay < limits[BEST_DELAY]):
         copy_swaps(best.swaps, state.swaps, True)

@@ -124,7 +124,7 @@ def ask_all(
         if not judge.stall:
             return
         if planner in SLOW and trace.n > SMALL and judge.best is not None and judge.best.swaps:
-            continue
+            continue  # see SLOW: where copies pay they take time for nothing
         with work.part(share=each if index < len(asked) - 1 else 1.0):
             with work.part(share=AS_RECORDED if menu else 1.0), suppress(NotReached):
                 if fits_as_recorded:

@@ -186,7 +186,7 @@ def search(  # noqa: PLR0913  the options of a planner, by keyword
             ask(asked(copies=judge.best is not None)[len(CHEAP) :], each=COSTLY)
         for index, part in work.each(efforts):
             if not judge.stall:
-                break
+                break  # the best plan adds no time: nothing is left to gain
             anneal(index, part)
     return keep_tails(tails.trace, tails.dropped(judge.plan()), machine, limit)
 

@@ -79,7 +79,8 @@ def by_address(
     Returns
     -------
     ByAddress
-        Its plan passes the address-aware simulation on its placement, whose height is `capacity` at most.
+        Where one iteration repeats, its plan passes the address-aware simulation on its placement, whose height
+        is `capacity` at most.
 
     Raises
     ------

@@ -204,7 +204,7 @@ def _reserve_host(job: SwapJob, progress: SwapProgress, budget: int, proposed: t
         if tasks.prefetch[at] < 0:
             continue
         if pinned.take(progress.host, job.n, budget, at, tasks.out[at], tasks.prefetch[at]):
-            continue
+            continue  # the host has room: it stays proposed
         tasks.prefetch[at] = -1
         if at <= gap:
             for taken in range(first, at):

@@ -96,7 +96,7 @@ class OpRecorder:
         self._begun: _Begun | None = None
         if as_bare:
             engine_references()
-        step_context.on_gradients = self._gradients
+        step_context.on_gradients = self._mark_gradients
 
     # which storage is which block
 
@@ -226,7 +226,7 @@ class OpRecorder:
             )
         )
 
-    def _gradients(self, parameters: Iterable[torch.Tensor]) -> None:
+    def _mark_gradients(self, parameters: Iterable[torch.Tensor]) -> None:
         for parameter in parameters:
             grad = parameter.grad
             if grad is not None and grad.layout is torch.strided and self._is_here(grad) and self._seen(grad):
@@ -262,7 +262,7 @@ class OpRecorder:
         if self.timed:
             self.ns += self.timed.read()
         self.storages.reap()
-        self._gradients(self.step_context.parameters.values())
+        self._mark_gradients(self.step_context.parameters.values())
         for kind, name, tensor in self.step_context.roles():
             if self._is_here(tensor) and (block := self.block_of(tensor)) != NOTHING:
                 self.roles[block] = kind, name

@@ -23,14 +23,12 @@ from gpumem.torch.step.op_mode import OpMode
 from gpumem.torch.step.ops import IS_ON_DEVICE, Call, Kind, tensors
 from gpumem.torch.step.storages import Cell
 
-PACKED = "_pack_padded_sequence.default"  # it makes lengths, which recurrent nets read on the host
-SEVERAL_STREAMS = (
-    "it computes on several streams; under a memory limit each waits for the one before, so they run in turns"
-)
+PACKED = "_pack_padded_sequence.default"  # it returns lengths, too, which recurrent nets read on the host
+SEVERAL_STREAMS = "it computes on several streams; under a memory limit each waits for the one before"
 
 
 class LimitMode(OpMode):
-    """Runs ops within the limit of a memory, and shows each to a run loop, which records it or follows a plan."""
+    """Runs ops under the limit of a memory, and shows each to a run loop, which records it or follows a plan."""
 
     alone = "a managed run"
 
@@ -42,7 +40,7 @@ class LimitMode(OpMode):
         self.on_demand: DtrEvictor | None = None  # evicts while no plan is followed; None: the least recently used goes
 
     def other(self, kind: Kind, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run what is no op, such as a view; where a storage without memory has no size, it is brought back first."""
+        """Run what is no op, such as a view; where views need memory, its storages are brought back first."""
         if not self.memory.pointers.views:
             self.memory.ensure_resident(self.memory.of(tensors(args, self.device)), 0, str(func))
         result = func(*args, **kwargs)
@@ -54,7 +52,7 @@ class LimitMode(OpMode):
     def op(self, call: Call) -> Any:
         """Run an op of the device, once the bytes that it touches are on the device."""
         memory, loop = self.memory, self.loop
-        # 1. Order: ops of all streams run one after the other. Storages that died since the last op leave the books.
+        # 1. Order: ops of all streams run one after the other. What died since the last op counts no longer.
         if memory.engine.follow() and SEVERAL_STREAMS not in loop.notes:
             loop.note(SEVERAL_STREAMS)
         if memory.dead:
@@ -65,8 +63,8 @@ class LimitMode(OpMode):
         index = loop.before(call)
         on_demand = self.on_demand
         pending = None if on_demand is None else on_demand.before(call, self._follows(index))
-        # 4. Residency: evict for the results, bring all operands. A write ends the host's copies and the recipes of
-        #    what is written. It does so before the op runs, as an op that fails half-way has written a part.
+        # 4. Residency: evict for the results, bring all operands. The host's copies and the recipes of what is written
+        #    end here, before the op runs: an op that fails half-way has written a part.
         fresh = self._expected_bytes(index, call)
         if call.writes:
             memory.recompute_dependents(call.writes)
@@ -75,7 +73,7 @@ class LimitMode(OpMode):
             memory.wrote(call.writes)
         # 5. The op itself, exactly as it was asked for; a recorder writes it down.
         call.result = self._run(call)
-        # 6. Results: their storages come on the books.
+        # 6. Results: their storages are counted from now on.
         self._take_results(call)
         if on_demand is not None:
             on_demand.after(call, pending)
@@ -86,7 +84,7 @@ class LimitMode(OpMode):
         return call.result
 
     def _follows(self, index: int) -> bool:
-        """Whether the plan whose op `index` runs now has any decision, and not its ops alone."""
+        """Whether op `index` is followed by a plan that has hints: one without any only knows the ops."""
         follower = self.loop.phase.follower
         return index != LOST and follower is not None and follower.hints.count > 0
 
@@ -105,7 +103,7 @@ class LimitMode(OpMode):
             call.key = looks(kind.plan_name, [cell.size for cell in call.reads])
 
     def _expected_bytes(self, index: int, call: Call) -> int:
-        """The bytes that an op will make: as planned, else as predicted from the shapes of its arguments."""
+        """The bytes that an op will allocate: as planned, else as predicted from the shapes of its arguments."""
         follower = self.loop.phase.follower
         if index == LOST or follower is None:
             return 0 if self.memory.limit == UNLIMITED else self.predicted(call.func, call.args, call.kwargs)
@@ -136,7 +134,7 @@ class LimitMode(OpMode):
         return result
 
     def _take_results(self, call: Call) -> None:
-        """Put what an op made on the books, set `call.touched`, and evict if that is more than was expected."""
+        """Count what an op made, set `call.touched`, and evict if that is more than was expected."""
         memory, kind, result = self.memory, call.kind, call.result
         if isinstance(result, torch.Tensor):
             made = memory.made(result) if getattr(result, self.is_on_device) else []
@@ -161,7 +159,7 @@ class LimitMode(OpMode):
                 memory.evict_for(0, touched)
 
     def leave(self) -> None:
-        """Run the end of a decorated call, as an op that reads all that lasts."""
+        """Run the end of a decorated call, as an op that reads all cells that outlive it."""
         with self.lock:
             memory, loop = self.memory, self.loop
             memory.reap()

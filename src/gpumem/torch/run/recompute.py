@@ -36,7 +36,7 @@ from gpumem.torch.step.ops import (
 )
 from gpumem.torch.step.storages import Cell
 
-# Bytes up to which a tensor off the device, as a counter on the host, is copied into the recorded call: not tuned.
+# Bytes up to which a tensor on the host, as a counter, is copied into the recorded call: not tuned.
 SMALL = 4096
 
 

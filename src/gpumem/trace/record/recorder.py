@@ -121,8 +121,8 @@ class Recorder(Shown):
 
         `duration` in nanoseconds where measured; else `flops` and `moved` bytes let a machine estimate it. `rng` where
         it draws random numbers; `statistics` as in `Trace.statistics`, by kind where left out. `attributes` of the op,
-        as a convolution's stride; the `module` of the model that it stands in. `host` is the thread that hands it
-        over, `blocking` where that waits for it; see `gpumem.simulator.simulate`.
+        as a convolution's stride; the `module` of the model that it stands in. `host` is the thread that launches
+        it, `blocking` where that waits for it; see `gpumem.simulator.simulate`.
         """
         where = f"op {len(self._ops)} ({op})"
         if duration < 0 and duration != UNKNOWN:
