@@ -384,7 +384,7 @@ def a_stream_that_goes() -> bool:
     del stream
     cuda.current_context().deallocations.clear()
     exchange.spoil(0)
-    assert handle not in manager()._streams._streams
+    assert handle not in manager().streams._streams
     return exchange.right()
 
 
@@ -431,7 +431,7 @@ def check_a_join_that_is_missing_is_found() -> None:
 
 
 def check_one_stream_waits_for_nothing() -> None:
-    manager()._streams = None  # forget those of other checks
+    manager().streams = None  # forget those of other checks
     manager().initialize()
     with anew():
         control.reset_counts()
@@ -453,24 +453,24 @@ def check_one_stream_waits_for_nothing() -> None:
 
 def check_a_threads_own_stream_is_waited_for_by_the_host_as_nobody_knows_whose_it_is() -> None:
     with anew():
-        manager()._streams = None
+        manager().streams = None
         manager().initialize()
         x, stream = array(), cuda.per_thread_default_stream()
         added(x, 1, x, stream)
-        known = manager()._streams
+        known = manager().streams
         assert known.several and known._streams.keys() == {0, ANY_THREADS} and ANY_THREADS < 0
         control.reset_counts()
         known.join()
         assert (control.count("syncs"), control.count("waits")) == (1, 0) and ANY_THREADS in known._streams
         added(x, 1, x, cuda.legacy_default_stream())  # the default stream by another name
         assert known._streams.keys() == {0, ANY_THREADS}
-    manager()._streams = None
+    manager().streams = None
     manager().initialize()
 
 
 def check_a_stream_of_somebody_elses_is_met_when_it_is_used() -> None:
     with anew():
-        known = manager()._streams
+        known = manager().streams
         before = {*known._streams}
         nonsense = cuda.external_stream(0xBAD)  # a driver that is asked of it ends the process
         array()
@@ -497,7 +497,7 @@ def check_a_capture_disturbs_nobody_who_gets_no_memory() -> None:
     """A graph is built with kernels of Numba's; meanwhile others make streams, and none is refused."""
     with anew():
         x, y = array(), array()
-        known, builder = manager()._streams, graph_builder()
+        known, builder = manager().streams, graph_builder()
         added(x, 1, y, builder)
         assert int(builder.stream.handle) not in known._streams
         new = cuda.stream()
@@ -510,7 +510,7 @@ def check_a_capture_disturbs_nobody_who_gets_no_memory() -> None:
 
 def check_a_stream_that_was_refused_is_not_known() -> None:
     with anew():
-        known = manager()._streams
+        known = manager().streams
         before = {*known._streams}
         with (
             patch.object(Events, "_follow", side_effect=RuntimeError("no")),

@@ -178,7 +178,7 @@ def check_each_wait_is_needed() -> None:
         "the host waits for ops before it unmaps": (Marks, "wait", lambda self, op: None),
         "the host waits for copies before it unmaps": (OnPages, "wait", only_ops),
         "an op waits for the one before, and for copies": (OnPages, "_join", lambda self, stream: None),
-        "an op waits for copies": (OnPages, "settle", no_wait),
+        "an op waits for copies": (OnPages, "wait_for_copy", no_wait),
         "copies wait for ops": (OnPages, "follow", lambda self: False),
     }
     for what, (owner, name, wrong) in mutations.items():

@@ -121,7 +121,7 @@ except Exception as error:
         ("GPUMEM_LIMIT", "much"): "ValueError GPUMEM_LIMIT: ",
         ("GPUMEM_LIMIT", "2KiB"): "ValueError a budget of 2048 bytes: memory is mapped in granules of 4.00 KiB",
         ("GPUMEM_SWAP", "heuristics"): "ValueError GPUMEM_SWAP: 'heuristics' is unknown",
-        ("GPUMEM_CAPACITY", "1MiB"): "ValueError GPUMEM_CAPACITY: a limit is told",
+        ("GPUMEM_CAPACITY", "1MiB"): "ValueError GPUMEM_CAPACITY: a limit is set",
         ("GPUMEM_SECONDS", "soon"): "ValueError GPUMEM_SECONDS: 'soon' is not a positive number of seconds",
         ("GPUMEM_WAIT", "yes"): "ValueError GPUMEM_WAIT: 'yes' is neither 0 nor 1",
         ("FAKE_CUDA_NO_MAPPING", "1"): "RuntimeError ",
