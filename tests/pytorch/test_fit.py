@@ -199,7 +199,7 @@ def test_a_limit_is_a_part_of_the_peak_load_and_at_most_what_the_machine_has(mak
         ({"seconds": 0}, "seconds: 0 must be positive"),
         ({"batch": 0}, "batch: 0 is below 1"),
         ({"batch": 8, "largest": True}, "batch: 8: with largest, batches are tried"),
-        ({"limit": "50%", "largest": True}, "limit: '50%' is a part of one batch's peak live bytes"),
+        ({"limit": "50%", "largest": True}, "limit: '50%' is a part of one batch's peak; with largest, write bytes"),
     ):
         with pytest.raises(ValueError, match=".*".join(map(str, why.split()[:3]))) as found:
             fit(make, card, **options)

@@ -191,7 +191,7 @@ def test_without_a_fault_the_naive_clock_has_no_objection() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_loop_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong = FAULTS[fault]
-    loops = (module.advance, module._after_hazards, module._launch, module._go_on)
+    loops = (module.advance, module._after_hazards, module._launch, module._advance_host)
     source = "".join(inspect.getsource(getattr(loop, "py_func", loop)).partition("\n")[2] for loop in loops)
     assert right in source
     broken = dict(vars(module))
