@@ -215,9 +215,8 @@ class Managed:
                 return
             self.memory.engine.follow()
             if how is not ByteAccess.READS:
-                self.memory.recompute_dependents(
-                    cells
-                )  # before they are brought, as recomputing their dependents may evict them
+                # Before they are brought: recomputing their dependents may evict them.
+                self.memory.recompute_dependents(cells)
             on_demand = self.mode.on_demand if how is ByteAccess.KEEPS else None
             with nullcontext() if on_demand is None else on_demand.pinning(cells):
                 self.memory.ensure_resident(cells, 0, "a read of bytes")
