@@ -155,7 +155,7 @@ def test_a_plan_to_begin_with_is_one_of_this_trace_and_limit(name: str) -> None:
     trace = bundled("mlp3")
     limit = trace.peak_live_bytes * 95 // 100
     plan = PLANNERS["heuristic"](trace, GTX, limit)
-    with pytest.raises(ValueError, match=r"^start: its live bytes of \d+ bytes is above the limit of"):
+    with pytest.raises(ValueError, match=r"^start: its peak of \d+ live bytes is above the limit of"):
         PLANNERS[name](trace, GTX, limit, start=Plan.of(trace))
     with pytest.raises(ValueError, match=r"^start: what it keeps on the host, \d+ bytes, is above the budget of 1"):
         PLANNERS[name](trace, GTX.with_(pinned=1), limit, start=plan)

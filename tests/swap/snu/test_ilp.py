@@ -149,7 +149,7 @@ def test_what_is_given_counts() -> None:
     trace = bundled("mlp3")
     limit = trace.peak_live_bytes * 9 // 10
     sure = least_stall(trace, GTX, limit)
-    with pytest.raises(ValueError, match="start: its live bytes"):
+    with pytest.raises(ValueError, match="start: its peak of"):
         solve_ilp(trace, GTX, limit, start=Plan.of(trace))
     with pytest.raises(ValueError, match=r"gap: 1\.0 is not in \[0, 1\)"):
         solve_ilp(trace, GTX, limit, gap=1.0)
