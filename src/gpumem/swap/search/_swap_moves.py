@@ -35,6 +35,7 @@ def change_swaps(state: State, random: I64, stall_budget: int) -> None:
     elif kind < EXCHANGE:
         gap, other = swaps.ins[draw(random, swaps.lengths[IN])], draw(random, gaps)
         toggle(problem, drops, swaps, gap)
+        # For itself is for nothing: it would come back as it was, a step without a change.
         if other != gap and not dropped[other]:
             toggle(problem, drops, swaps, other)
     elif kind < MOVE_OUT:
@@ -53,7 +54,8 @@ def _change_stall(state: State, random: I64, budget: int) -> None:
         at_worst = draw(random, 4) or not drops.used[POINTS]
         point = state.times.worst[0] if at_worst else draw(random, drops.used[POINTS])
         more = state.problem.period // (LONGEST << draw(random, HALVINGS))
-        stall[drops.points[point] // 2] += max(min(more, budget - total), 0)
+        # Never below 0: a walk with a budget starts without stalls, and no step exceeds it.
+        stall[drops.points[point] // 2] += min(more, budget - total)
         return
     op = draw(random, ops)
     while not stall[op]:
