@@ -349,9 +349,8 @@ def _follow_live_bytes(state: State, off_device: int, limit: int) -> tuple[float
         while True:
             out = out_time[out_turn] if out_turn < out_count else FAR
             back = in_time[in_turn] if in_turn < in_count else FAR
-            # Where one of the two lies before the pause and the other behind it, the earlier one is taken for one in
-            # it as well: the state is then a little too good, and the simulation finds the wait that it lacks.
-            if back >= pause or out > pause:
+            # Both copies left lie behind the pause's begin: the bytes that its op gave back are free from here on.
+            if back >= pause and out > pause:
                 held, pause = occupied[points[point] - 1], FAR
                 off_device += freed_early[point]
             if min(out, back) > now:
