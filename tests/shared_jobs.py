@@ -61,7 +61,7 @@ def simulated_right(
     """Let every oracle look at the log of a simulated run."""
     traces = {job.name: job.trace for job in jobs}
     ns = {name: machine.durations(trace) for name, trace in traces.items()}
-    handing = {name: machine.host_costs(trace) for name, trace in traces.items()}
+    host_costs = {name: machine.host_costs(trace) for name, trace in traces.items()}
     copies = None
     if uncertainty is not None:
         for place, job in enumerate(jobs):
@@ -69,7 +69,7 @@ def simulated_right(
             passing = [uncertainty.passing(n, place, k) for k in range(job.iterations)]
             ns[job.name] = np.rint(lasting * np.array(passing)).astype(np.int64)
         copies = {job.name: _copies(ran, job, place, machine, uncertainty) for place, job in enumerate(jobs)}
-    check.jobs(ran.log, traces, machine, capacity, ns, slowdown=slowdown, handing=handing, copies=copies)
+    check.jobs(ran.log, traces, machine, capacity, ns, slowdown=slowdown, host_costs=host_costs, copies=copies)
 
 
 def _copies(ran: Outcome, job: Job, place: int, machine: Machine, uncertainty: Uncertainty) -> I64:

@@ -13,6 +13,7 @@ import pytest
 
 from gpumem.base import jit as _jit, work
 
+SOURCE = Path(_jit.__file__).parents[2]
 HURRY = """
 from gpumem import Machine, io
 from gpumem.swap import PLANNERS
@@ -36,6 +37,57 @@ def test_where_nothing_can_be_kept_loops_are_compiled_and_that_is_said(
     told: list[bool] = []
     monkeypatch.setattr(_jit._listener, "tell", told.append)
     assert (found(21), told) == (42, [False])
+
+
+OTHER = """
+from typing import NamedTuple
+from gpumem.base.jit import inner, jit
+STEP = 1
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+@inner
+def further(pair):
+    return pair.first + 10 * pair.second
+"""
+LOOP = """
+from gpumem.base.jit import jit
+from other import STEP, further
+
+@jit
+def loop(pair):
+    return further(pair) + 100 * STEP
+"""
+ASK = """
+import other
+from loop import loop
+print(loop([one for one in vars(other).values() if isinstance(one, type) and hasattr(one, "_fields")][0](2, 3)))
+print(sum(loop.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.jit
+def test_a_kept_loop_is_compiled_anew_where_what_it_takes_from_elsewhere_has_changed(tmp_path: Path) -> None:
+    """Numba alone looks at the file of the loop: it would go on with the old constant, and fail at the old record."""
+
+    def ask(other: str) -> tuple[int, int]:
+        """What the loop returns, and how often it came from the cache."""
+        (tmp_path / "other.py").write_text(other)
+        (tmp_path / "loop.py").write_text(LOOP)
+        os.utime(tmp_path / "loop.py", (1, 1))
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": f"{tmp_path}:{SOURCE}"}
+        run = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True)
+        value, hits = run.stdout.split()
+        return int(value), int(hits)
+
+    assert ask(OTHER) == (132, 0)
+    assert ask(OTHER) == (132, 1)
+    assert ask(OTHER.replace("Pair", "Two")) == (132, 0)  # only its caller names the record
+    assert ask(OTHER.replace("Pair", "Two")) == (132, 1)
+    assert ask(OTHER.replace("STEP = 1", "STEP = 2")) == (232, 0)
+    assert ask(OTHER.replace("10 * pair", "20 * pair")) == (162, 0)
 
 
 @pytest.mark.jit

@@ -54,20 +54,22 @@ def test_a_timeline_must_be_exact() -> None:
 
 def test_a_timeline_must_be_issued_as_its_hosts_can() -> None:
     trace, placement, _, machine = placed_net()
-    duration, handing = machine.durations(trace), np.full(trace.n, 3)
+    duration, host_costs = machine.durations(trace), np.full(trace.n, 3)
     line = simulate(trace, machine.with_(host_ns=3, copy_host_ns=3), placement)
-    check.timeline(trace, line, duration, placement=placement, handing=handing)
+    check.timeline(trace, line, duration, placement=placement, host_costs=host_costs)
     with objects("issue", "the host is on, the naive clock says it is not"):
         check.timeline(trace, line, duration, placement=placement)
     with objects("issue", "the host is off, the naive clock says it is not"):
-        check.timeline(trace, replace(line, issued=None), duration, placement=placement, handing=handing)
+        check.timeline(trace, replace(line, issued=None), duration, placement=placement, host_costs=host_costs)
     assert line.issued is not None
     with objects("issue", "op 0: issues .* ns, the naive clock says"):
-        check.timeline(trace, replace(line, issued=line.issued - 1), duration, placement=placement, handing=handing)
+        check.timeline(
+            trace, replace(line, issued=line.issued - 1), duration, placement=placement, host_costs=host_costs
+        )
     late = np.flatnonzero(line.cause == HOST)
     with objects("cause", f"op {late[0]}: .* cause 'copy', the naive clock says host"):
         cause = np.where(line.cause == HOST, COPY, line.cause)
-        check.timeline(trace, replace(line, cause=cause), duration, placement=placement, handing=handing)
+        check.timeline(trace, replace(line, cause=cause), duration, placement=placement, host_costs=host_costs)
 
 
 def test_a_timeline_of_another_clock_is_refused() -> None:

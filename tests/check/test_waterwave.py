@@ -14,7 +14,15 @@ from gpumem.base.errors import CheckError
 from gpumem.check.waterwave import conflicts
 from gpumem.io import BUNDLED, read
 from gpumem.jobs import Job, Outcome, verify
-from gpumem.jobs.waterwave import WAYS, GroupRun, PipelineExecutor, SlotLog, pipeline, simulate_together, waterwave
+from gpumem.jobs.waterwave import (
+    SHARING_POLICIES,
+    GroupRun,
+    PipelineExecutor,
+    SlotLog,
+    pipeline,
+    simulate_together,
+    waterwave,
+)
 from gpumem.jobs.waterwave.round_clock import RoundClock
 from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import objects, shared
@@ -67,10 +75,10 @@ def runs(draw: st.DrawFn) -> Ran:
     )
     jobs = [Job(str(k), trace, arrival, count) for k, (trace, arrival, count) in enumerate(rows)]
     limit = draw(st.integers(1, 1 + sum(job.trace.peak_live_bytes for job in jobs)))
-    way = draw(st.sampled_from([*WAYS]))
+    way = draw(st.sampled_from([*SHARING_POLICIES]))
     weighted = way in ("waterwave", "temporal") and draw(st.booleans())
     weights = [draw(st.integers(1, 3)) for _ in jobs] if weighted else None
-    return Ran.of(jobs, limit, WAYS[way], draw(st.sampled_from([0.0, 0.5, 0.75, 1.0])), weights=weights)
+    return Ran.of(jobs, limit, SHARING_POLICIES[way], draw(st.sampled_from([0.0, 0.5, 0.75, 1.0])), weights=weights)
 
 
 @given(runs())
@@ -80,12 +88,12 @@ def test_whatever_jobs_do_their_log_is_right(ran: Ran):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SHARING_POLICIES)
 @pytest.mark.parametrize("path", [*map(str, shared("traces/*.json.gz")), *BUNDLED])
 def test_two_of_each_recorded_job(path: str, way: str):
     trace = bundled(path) if path in BUNDLED else read(path)
     jobs = [Job("a", trace, iterations=3), Job("b", trace, iterations=2)]
-    Ran.of(jobs, int(1.3 * trace.peak_live_bytes), WAYS[way]).judge()
+    Ran.of(jobs, int(1.3 * trace.peak_live_bytes), SHARING_POLICIES[way]).judge()
 
 
 @given(runs(), st.data())
@@ -232,9 +240,9 @@ def test_hosts_that_take_time():
         ran.judge()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SHARING_POLICIES)
 def test_rounds_of_any_pipeline_are_judged(way: str, monkeypatch: pytest.MonkeyPatch):
-    line = WAYS[way]([bundled("vgg16"), bundled("mlp3")], MACHINE)
+    line = SHARING_POLICIES[way]([bundled("vgg16"), bundled("mlp3")], MACHINE)
     assert str(verify.rounds(line, MACHINE, SLOW, hosts=2)) == "checked: waterwave"
     monkeypatch.setattr(RoundClock, "runs", lambda *given, runs=RoundClock.runs: list(runs(*given))[1:])
     with pytest.raises(RuntimeError, match="the result failed its own check"):

@@ -60,7 +60,7 @@ class Case:
 
     def rules(self) -> dict[str, Any]:
         memory = {"placement": self.placement, "capacity": self.capacity, "duplex": self.machine.duplex}
-        return memory | {"handing": self.machine.host_costs(self.trace), "sync": self.sync}
+        return memory | {"host_costs": self.machine.host_costs(self.trace), "sync": self.sync}
 
     def check(self) -> None:
         check.timeline(self.trace, self.line(), self.machine.durations(self.trace), **self.rules())

@@ -57,7 +57,7 @@ def judge(case: Case) -> bool:
         return False
     took, costs = case.machine.durations(shared), case.machine.host_costs(case.trace)
     placed = {"placement": case.placement, "duplex": case.machine.duplex}
-    check.timeline(case.trace, line, took, handing=costs, sync=case.sync, **placed)
+    check.timeline(case.trace, line, took, host_costs=costs, sync=case.sync, **placed)
     assert took[~kernel].tolist() == work[~kernel].tolist()
     for i in np.flatnonzero(kernel).tolist():
         start, end = int(line.start[i]), int(line.end[i])

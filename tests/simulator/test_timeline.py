@@ -81,9 +81,15 @@ def test_memory_over_time_is_the_naive_one(data: st.DataObject) -> None:
     capacity = data.draw(st.sampled_from([None, trace.peak_live_bytes]))
     sync = data.draw(st.booleans()) or not hosted(trace, machine)
     line = simulate(trace, machine, capacity=capacity, sync=sync, iterations=40)
-    handing = machine.host_costs(trace)
+    host_costs = machine.host_costs(trace)
     check.timeline(
-        trace, line, machine.durations(trace), duplex=machine.duplex, capacity=capacity, handing=handing, sync=sync
+        trace,
+        line,
+        machine.durations(trace),
+        duplex=machine.duplex,
+        capacity=capacity,
+        host_costs=host_costs,
+        sync=sync,
     )
     for freed in (FREED if not line.gain else FREED[:1]) if line.cycle == 1 else ():
         time, held = line.memory_over_time(trace, freed)
@@ -205,9 +211,9 @@ def test_each_host_hands_over_its_ops_in_turn(data: st.DataObject) -> None:
                 for i, last in zip(mine, before)
             ]
         )
-    assert line.handed(trace) == want
+    assert line.host_spans(trace) == want
     off = simulate(trace.with_blocking(False), tiny_machine())
-    assert (off.issued, off.handing, off.gain, off.handed(trace)) == (None, None, 0, [])
+    assert (off.issued, off.host_costs, off.gain, off.host_spans(trace)) == (None, None, 0, [])
 
 
 def run(makespan: int, **columns: object) -> Timeline:
@@ -223,7 +229,7 @@ def test_a_timeline_is_a_row_of_spans() -> None:
     with pytest.raises(IndexError, match="op 2"):
         line[2]
     with pytest.raises(ValueError, match="timeline: 2 ops, but trace 'random' has 3"):
-        line.handed(replace(two(), name="random"))
+        line.host_spans(replace(two(), name="random"))
 
 
 def test_an_overhead_is_a_fraction_of_the_base() -> None:

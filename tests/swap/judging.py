@@ -27,6 +27,6 @@ def judged(trace: Trace, target: Machine, plan: Plan, limit: int) -> int:
     check.budget(swapped, limit, host=target.pinned)
     line = simulate(swapped, target, capacity=limit)
     if trace.n < 1000:
-        ns, duplex, handing = target.durations(swapped), target.duplex, target.host_costs(swapped)
-        check.timeline(swapped, line, ns, capacity=limit, duplex=duplex, handing=handing)
+        ns, duplex, host_costs = target.durations(swapped), target.duplex, target.host_costs(swapped)
+        check.timeline(swapped, line, ns, capacity=limit, duplex=duplex, host_costs=host_costs)
     return line.makespan

@@ -25,7 +25,7 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs import verify
 from gpumem.jobs.waterwave import Pipeline, co_schedule, halves, partition, pipeline, reordered, round_ns
 from gpumem.jobs.waterwave.node_groups import ORDERS, Partition, between
-from gpumem.jobs.waterwave.sharing_policies import Way
+from gpumem.jobs.waterwave.sharing_policies import SharingPolicy
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.trace import Trace
@@ -150,10 +150,10 @@ def named(traces: Sequence[Trace]) -> str:
     return " + ".join(trace.name for trace in traces)
 
 
-def within(way: Way, *args: Any, **options: Any) -> Pipeline | None:
-    """What a way of sharing makes of jobs, None where it does not keep within the limit."""
+def within(policy: SharingPolicy, *args: Any, **options: Any) -> Pipeline | None:
+    """What a sharing policy makes of jobs, None where it does not keep within the limit."""
     try:
-        return way(*args, **options)
+        return policy(*args, **options)
     except (Infeasible, NotReached):
         return None
 

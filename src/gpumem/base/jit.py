@@ -7,7 +7,9 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import event, types
+from numba.core.caching import FunctionCache
 
+from gpumem.base.fingerprint import fingerprint
 from gpumem.base.work import start_clock, stop_clock
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,15 +25,30 @@ def inner(function: F) -> F:
     return _compiled(function, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 
 
+class _LoopCache(FunctionCache):
+    """Numba's cache of a loop, which is out of date when anything has changed that is compiled into the loop."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        # Read before anything else, and so before records that may have other names by now. Only now: a loop may
+        # call one that stands below it.
+        version = f"{numba.__version__} {fingerprint(self._py_func)}"
+        self._cache_file._version = version  # noqa: SLF001  Numba has no other way in
+        try:
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except (AttributeError, ImportError):  # of arguments whose record is no more, which the loop does not name
+            self.flush()  # type: ignore[no-untyped-call]
+            return None
+
+
 def _compiled(function: F, **options: Any) -> F:
-    try:
-        dispatcher: Any = numba.njit(cache=True, nogil=True, **options)(function)
-    except RuntimeError as error:  # neither the package nor the home is a place that one may write to
-        if "no locator" not in str(error):
-            raise
-        _listener.kept = False
-        dispatcher = numba.njit(nogil=True, **options)(function)
+    dispatcher: Any = numba.njit(nogil=True, **options)(function)
     if dispatcher is not function:
+        try:
+            dispatcher._cache = _LoopCache(function)  # type: ignore[no-untyped-call] # noqa: SLF001  as `enable_caching` does
+        except RuntimeError as error:  # neither the package nor the home is a place that one may write to
+            if "no locator" not in str(error):
+                raise
+            _listener.kept = False
 
         def ask(args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
             """What Numba asks of a callee; constants count as integers, or it compiles it anew for each of them."""

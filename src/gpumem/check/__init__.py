@@ -69,5 +69,5 @@ def everything(
     if limit is not None:
         budget(rewritten, limit, host=host)
     data_flow(original, rewritten)
-    duration, handing = machine.durations(rewritten), machine.host_costs(rewritten)
-    timeline(rewritten, line, duration, placement=placed, duplex=machine.duplex, handing=handing)
+    duration, host_costs = machine.durations(rewritten), machine.host_costs(rewritten)
+    timeline(rewritten, line, duration, placement=placed, duplex=machine.duplex, host_costs=host_costs)

@@ -28,7 +28,7 @@ def timeline(
     placement: Placement | None = None,
     capacity: int | None = None,
     duplex: bool = True,
-    handing: I64 | None = None,
+    host_costs: I64 | None = None,
     sync: bool | None = None,
 ) -> None:
     """Check a timeline: durations, streams in order, every hazard respected, nothing later than need be.
@@ -37,7 +37,7 @@ def timeline(
     ----------
     duration : int64[n]
         Nanoseconds of each op.
-    handing : int64[n], optional
+    host_costs : int64[n], optional
         Nanoseconds that the host needs to launch each op (`machine.host_costs(trace)`), none by default. Where it
         needs none and no op blocks, the host is off.
     sync : bool, optional
@@ -59,7 +59,7 @@ def timeline(
     if (op := first(line.end - line.start != duration)) >= 0:
         raise CheckError("duration", f"op {op}: takes {line.end[op] - line.start[op]} ns, not {duration[op]}", ops=[op])
     count = line.first + line.cycle + 1
-    hosts = NaiveHosts(trace, handing, sync)
+    hosts = NaiveHosts(trace, host_costs, sync)
     start, end, issued, late = _run(
         trace, duration, hosts, placement=placement, capacity=capacity, duplex=duplex, iterations=count
     )
@@ -67,7 +67,7 @@ def timeline(
     waits = _waits(trace, start, end, duplex)[line.first]
     rules = [("start", line.start, start[line.first] - origin), ("wait", line.wait, waits)]
     if (line.issued is not None) != hosts.on:
-        lacking = "" if handing is not None else "; handing=machine.host_costs(trace) tells it of host time"
+        lacking = "" if host_costs is not None else "; host_costs=machine.host_costs(trace) tells it of host time"
         raise CheckError("issue", f"the host is {'off' if hosts.on else 'on'}, the naive clock says it is not{lacking}")
     if line.issued is not None:
         rules.append(("issue", line.issued, issued[line.first] - origin))
@@ -119,7 +119,7 @@ def naive_clock(
     capacity: int | None = None,
     duplex: bool = True,
     iterations: int = 3,
-    handing: I64 | None = None,
+    host_costs: I64 | None = None,
     sync: bool | None = None,
 ) -> tuple[I64, I64]:
     """Return start and end of every op in every iteration, by the rules taken literally.
@@ -141,7 +141,7 @@ def naive_clock(
     An op waits for every conflicting op before it. Of each buffer, and with a placement of each byte, it is enough to
     know when the last write and the last touch have ended: mostly O(log B) an access, O(iterations x n + B) memory.
     """
-    duration, hosts = _one_each(trace, duration), NaiveHosts(trace, handing, sync)
+    duration, hosts = _one_each(trace, duration), NaiveHosts(trace, host_costs, sync)
     return _run(trace, duration, hosts, placement=placement, capacity=capacity, duplex=duplex, iterations=iterations)[
         :2
     ]

@@ -8,12 +8,12 @@ from gpumem.trace import I64, Trace, int_column
 class NaiveHosts:
     """The host threads from `begin` on: where each is, and when what it has enqueued ends.
 
-    `handing`: nanoseconds to launch each op, none where left out; `sync` as of the clock.
+    `host_costs`: nanoseconds to launch each op, none where left out; `sync` as of the clock.
     """
 
-    def __init__(self, trace: Trace, handing: I64 | None, sync: bool | None, begin: int = 0) -> None:
+    def __init__(self, trace: Trace, host_costs: I64 | None, sync: bool | None, begin: int = 0) -> None:
         ops = list(trace.ops)
-        self.cost = [0] * trace.n if handing is None else int_column(handing, "handing").tolist()
+        self.cost = [0] * trace.n if host_costs is None else int_column(host_costs, "host_costs").tolist()
         self.of, self.blocks = trace.ops.host.tolist(), trace.ops.blocking.tolist()
         self.copy = [op.role in ("copy_in", "copy_out") for op in ops]
         self.drains = [copy and waits for copy, waits in zip(self.copy, self.blocks)]

@@ -17,12 +17,12 @@ from gpumem.simulator.machine import Machine
 from gpumem.trace import I64, Trace
 
 
-def handing_over(log: Sequence[LoggedEvent], traces: Mapping[str, Trace], handing: Mapping[str, I64]) -> None:
+def host_launches(log: Sequence[LoggedEvent], traces: Mapping[str, Trace], host_costs: Mapping[str, I64]) -> None:
     """Check that no kernel starts before its host can enqueue it, and that none waits when it could start.
 
     Parameters
     ----------
-    handing : mapping from job to int64[n]
+    host_costs : mapping from job to int64[n]
         Nanoseconds that a host needs to launch each op; of jobs that are not in it the host is off.
 
     Raises
@@ -31,22 +31,24 @@ def handing_over(log: Sequence[LoggedEvent], traces: Mapping[str, Trace], handin
         A kernel starts before its host has come to it; or later, and at that instant nothing happens to its job that
         it can have waited for.
     """
-    for name, costs in handing.items():
+    for name, costs in host_costs.items():
         if len(costs) != traces[name].n:
-            raise ValueError(f"handing: {len(costs)} costs for the {traces[name].n} ops of job {name!r}")
+            raise ValueError(f"host_costs: {len(costs)} costs for the {traces[name].n} ops of job {name!r}")
     hosts: dict[str, NaiveHosts] = {}
     happened: dict[str, int] = {}  # when something happened to each job last
     for index, event in enumerate(log):
-        if event.kind == "launch" and event.job in handing:
-            hosts[event.job] = NaiveHosts(traces[event.job], handing[event.job], True, event.ns)
+        if event.kind == "launch" and event.job in host_costs:
+            hosts[event.job] = NaiveHosts(traces[event.job], host_costs[event.job], True, event.ns)
         host = hosts.get(event.job)
         if host is not None and event.kind in RUN:
             ns = host.issue(event.op)
             if event.ns < ns:
-                raise objection("handing", f"op {event.op} starts, but its host enqueues it at {ns} ns", index, event)
+                raise objection(
+                    "host launch", f"op {event.op} starts, but its host enqueues it at {ns} ns", index, event
+                )
             if event.ns > ns and event.ns > happened.get(event.job, -1):
                 reason = f"op {event.op} starts, but its host has enqueued it at {ns} ns, and nothing happens now"
-                raise objection("handing", reason, index, event)
+                raise objection("host launch", reason, index, event)
         elif host is not None and event.kind in RUN.values():  # a recomputed op blocks its host as the op does
             host.ended(event.op, event.ns)
         happened[event.job] = event.ns
@@ -61,7 +63,7 @@ def jobs(
     durations: Mapping[str, I64],
     *,
     slowdown: float = 0.0,
-    handing: Mapping[str, I64] | None = None,
+    host_costs: Mapping[str, I64] | None = None,
     copies: Mapping[str, I64] | None = None,
 ) -> None:
     """Check an event log of jobs that share a device.
@@ -80,7 +82,7 @@ def jobs(
         Nanoseconds of each op, alone on the device; by iteration where they differ.
     slowdown : float
         With `k` kernels running, each progresses at the rate `1 / (1 + slowdown * (k - 1))`.
-    handing : mapping from job to int64[n], optional
+    host_costs : mapping from job to int64[n], optional
         Nanoseconds that a host needs to launch each op; the host of other jobs is off.
     copies : mapping from job to int64, optional
         Nanoseconds of each copy, in the order in which those of the job start; of other jobs as long as its bytes take.
@@ -118,7 +120,7 @@ def jobs(
     memory(log, traces, capacity)
     links(log, machine, copies)
     kernels(log, durations, slowdown=slowdown)
-    handing_over(log, traces, handing or {})
+    host_launches(log, traces, host_costs or {})
     values(log, traces)
 
 

@@ -32,7 +32,7 @@ RULES = {
     "event": "an event is of a known kind, of a known job and buffer, and has that buffer's size",
     "life": "a job arrives, is launched and leaves; it leaves and changes its plan between two iterations",
     "order": "each iteration runs each op once, in issue order, one after another",
-    "handing": "a job's kernel starts when its own host has enqueued it, or later when what it waits for is there",
+    "host launch": "a job's kernel starts when its own host has enqueued it, or later when what it waits for is there",
     "held": "what an op or a copy touches or a job frees is held; what is held is held once, and freed before the end",
     "link": "an engine copies one buffer at a time; every copy that begins ends, every one that is awaited begins",
     "race": "nobody reads, writes or frees bytes that another one writes, nor writes or frees those that one reads",

@@ -1,4 +1,4 @@
-"""Who runs the jobs of `gpumem jobs`: TENSILE's run-time system under some planner, or one of Waterwave's ways."""
+"""Who runs the jobs of `gpumem jobs`: TENSILE's run-time system under some planner, or a policy of Waterwave."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpumem.swap import Task
 
     Run = Callable[[Sequence[Job], gpumem.Machine, int], Outcome]
-KEYWORDS = {"split": "split", "order": "order", "priority": "turns"}  # that not all ways have
+KEYWORDS = {"split": "split", "order": "order", "priority": "turns"}  # that not all policies have
 TENSILE = (  # of its scheduler, `schedule`
     option(
         "--link",
@@ -81,7 +81,7 @@ RUNTIME = (  # of jobs that copy: by what times they are planned, and when again
     *REPLANNING,
     option("--half-duplex", action="store_true", default=None, help="one copy engine for both directions"),
 )
-TOGETHER = (  # of Waterwave's ways
+TOGETHER = (  # of Waterwave's sharing policies
     option("--split", metavar="SIZE", help="of a node group: bytes, KiB/MiB/GiB (default: several are tried)"),
     option(
         "--order",
@@ -129,18 +129,18 @@ SCHEDULING = (  # who plans, and the options of each
 def scheduler(args: argparse.Namespace, broken: dict[str, Exception], uncertainty: Uncertainty) -> Run:
     """Return what runs the jobs as the options say; `broken`: for which traces the planner failed is noted there."""
     from gpumem.jobs import PLANNERS
-    from gpumem.jobs.waterwave import WAYS
+    from gpumem.jobs.waterwave import SHARING_POLICIES
 
-    if args.planner not in {**PLANNERS, **WAYS} and ":" not in args.planner:
-        raise unknown(args.planner, {**PLANNERS, **WAYS}, "--planner")
-    for stray in _given(args, (*RUNTIME, *TENSILE) if args.planner in WAYS else TOGETHER):
+    if args.planner not in {**PLANNERS, **SHARING_POLICIES} and ":" not in args.planner:
+        raise unknown(args.planner, {**PLANNERS, **SHARING_POLICIES}, "--planner")
+    for stray in _given(args, (*RUNTIME, *TENSILE) if args.planner in SHARING_POLICIES else TOGETHER):
         which = _takers(stray.dest) if stray in TOGETHER else "planners that swap"
         raise ValueError(f"{stray.names[-1]}: no use to {args.planner}; it is an option of {which}")
-    if args.option and args.planner in WAYS:
+    if args.option and args.planner in SHARING_POLICIES:
         raise ValueError(f"--option: no use to {args.planner}")
-    if args.planner in WAYS and not uncertainty.certain:
+    if args.planner in SHARING_POLICIES and not uncertainty.certain:
         raise ValueError(f"--planner: {args.planner} runs jobs by their estimates; --spread and its kin are of no use")
-    return _side_by_side(args) if args.planner in WAYS else _swapping(args, broken, uncertainty)
+    return _side_by_side(args) if args.planner in SHARING_POLICIES else _swapping(args, broken, uncertainty)
 
 
 def _given(args: argparse.Namespace, options: Iterable[Option]) -> list[Option]:
@@ -148,23 +148,25 @@ def _given(args: argparse.Namespace, options: Iterable[Option]) -> list[Option]:
 
 
 def _takers(name: str) -> str:
-    """The ways that an option is one of."""
-    from gpumem.jobs.waterwave import WAYS
+    """The policies that an option is one of."""
+    from gpumem.jobs.waterwave import SHARING_POLICIES
 
-    return ", ".join(way for way, one in WAYS.items() if name not in KEYWORDS or taken(one, {KEYWORDS[name]: 0}))
+    return ", ".join(
+        policy for policy, one in SHARING_POLICIES.items() if name not in KEYWORDS or taken(one, {KEYWORDS[name]: 0})
+    )
 
 
 def _side_by_side(args: argparse.Namespace) -> Run:
-    """One of Waterwave's ways."""
-    from gpumem.jobs.waterwave import WAYS, CoSchedule, SlotLog, simulate_together
+    """One of Waterwave's sharing policies."""
+    from gpumem.jobs.waterwave import SHARING_POLICIES, CoSchedule, SlotLog, simulate_together
     from gpumem.simulator.sharing import share
 
-    way = WAYS[args.planner]
+    policy = SHARING_POLICIES[args.planner]
     if args.host_threads not in (None, 1, 2):
         raise ValueError(f"--host-threads: {args.host_threads} is neither 1 nor 2")
     if args.trace is not None:
         check_file(args.trace, (".json", ".json.gz"), "--trace")  # a CSV has no ops
-    given = _policy_options(args, way)
+    given = _policy_options(args, policy)
     weights = None if args.priority is None else each(args.priority, len(args.file), "--priority", count_of)
 
     def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int) -> Outcome:
@@ -183,7 +185,7 @@ def _side_by_side(args: argparse.Namespace) -> Run:
         more = {"slowdown": args.slowdown, "hosts": args.host_threads or 1, "weights": weights, "made": made}
         few = sum(job.trace.n * job.iterations for job in jobs) <= verify.EVENTS
         log = SlotLog() if few and not args.no_check else None
-        outcome = simulate_together(jobs, machine, capacity, partial(way, **given), **more, log=log)
+        outcome = simulate_together(jobs, machine, capacity, partial(policy, **given), **more, log=log)
         if log is not None:
             work.tell("checking the log")
             verify.waterwave(log, outcome, jobs, machine, capacity, args.slowdown)

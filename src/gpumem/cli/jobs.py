@@ -101,13 +101,13 @@ class _Together:
 
     def table(self) -> str:
         """Return the figures as a table."""
-        from gpumem.jobs.waterwave import WAYS
+        from gpumem.jobs.waterwave import SHARING_POLICIES
 
         runs = self.before, self.after
         (held, peak), whole = (human(run.peak) for run in runs), (human_ns(makespan(run)) for run in runs)
         last = ["together", held, "", peak, "", *whole, "", *cells(self.whole.row(), 2)]
         limit = f"limit of {human(self.capacity)}"
-        saved = "of that peak" if self.planner in WAYS else "of the peaks added up"
+        saved = "of that peak" if self.planner in SHARING_POLICIES else "of the peaks added up"
         legend = f"`together`: the peaks of one moment, the time until the last job has left, the MSR {saved}."
         parts = [
             f"{len(self.jobs)} jobs by {self.planner} on {self.machine.name}, {limit}",
@@ -126,7 +126,7 @@ class _Together:
 def run(args: argparse.Namespace) -> int:
     """Run jobs that arrive, share one GPU and leave, planned together; compare with the same jobs without a plan."""
     from gpumem.jobs import Policy, simulate_jobs, unmanaged
-    from gpumem.jobs.waterwave import WAYS
+    from gpumem.jobs.waterwave import SHARING_POLICIES
 
     target = target_of(args)
     if args.half_duplex:
@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
         )
         after = run_together(jobs, target, capacity)
     whole, ran = _compared(jobs, before, after, broken)
-    if args.planner in WAYS:  # they hold their peaks in turn
+    if args.planner in SHARING_POLICIES:  # they hold their peaks in turn
         held = sum(before[one.job.name].peak[0] for one in ran if one.steady)
         whole = replace(whole, msr=1 - after.peak / held if held else 0.0)
     answer = _Together(args.planner, target, capacity, ran, before, after, whole, uncertainty)

@@ -20,9 +20,9 @@ def events(trace: Trace, timeline: Timeline) -> list[dict[str, Any]]:
     host begins.
     """
     timeline.check_fits(trace)
-    handed = timeline.handed(trace)
-    zero = min([0, *(span.start for host in handed for span in host)])
-    tracks = [*trace.ops.streams, *(f"host {name}" for name in trace.ops.hosts[: len(handed)])]
+    host_rows = timeline.host_spans(trace)
+    zero = min([0, *(span.start for host in host_rows for span in host)])
+    tracks = [*trace.ops.streams, *(f"host {name}" for name in trace.ops.hosts[: len(host_rows)])]
     rows: list[dict[str, Any]] = [
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": track, "args": {"name": name}}
         for track, name in enumerate(tracks)
@@ -38,7 +38,7 @@ def events(trace: Trace, timeline: Timeline) -> list[dict[str, Any]]:
         rows.append(_complete(op.name, op.role, tid, start=span.start - zero, end=span.end - zero, args=args))
         time = (span.start - zero) / 1000
         rows.append({"ph": "C", "name": "device live bytes", "pid": 0, "ts": time, "args": {"bytes": held}})
-    for tid, host in enumerate(handed, len(trace.ops.streams)):
+    for tid, host in enumerate(host_rows, len(trace.ops.streams)):
         for track, span in enumerate(host):
             name, begin = trace.ops.name[span.op], span.start - zero
             rows.append(_complete(name, "issue", tid, start=begin, end=span.end - zero, args={"op": span.op}))

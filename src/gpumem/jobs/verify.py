@@ -74,7 +74,7 @@ def jobs(  # noqa: PLR0917  called as `check.jobs` is
         copy_ns = copies(outcome.log, jobs, machine, uncertainty)
     host_costs = {job.name: machine.host_costs(job.trace) for job in jobs if hosted(job.trace, machine)}
     with self_check():
-        check.jobs(outcome.log, traces, machine, capacity, ns, slowdown=slowdown, handing=host_costs, copies=copy_ns)
+        check.jobs(outcome.log, traces, machine, capacity, ns, slowdown=slowdown, host_costs=host_costs, copies=copy_ns)
     return Checked(("jobs",))
 
 

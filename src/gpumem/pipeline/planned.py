@@ -260,11 +260,11 @@ class Planned(Shown):
         are held against theirs.
         """
         before, after, trace, duplex = self.before.trace, self.after, self.trace, self.machine.duplex
-        ns, handing = self.machine.durations(trace), self.machine.host_costs(trace)
+        ns, host_costs = self.machine.durations(trace), self.machine.host_costs(trace)
         size = max(trace.n, len(trace.buffers))
 
         def timelines() -> None:
-            hold = partial(check.timeline, trace, duration=ns, duplex=duplex, handing=handing)
+            hold = partial(check.timeline, trace, duration=ns, duplex=duplex, host_costs=host_costs)
             hold(line=self.placed, placement=after.placement)
             if self.load is not None:
                 hold(line=after.timeline, capacity=self.load)

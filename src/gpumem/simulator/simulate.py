@@ -124,7 +124,7 @@ def simulate(
             for cause in causes
         },
         issued=issued - ran.start.min() if len(issued) else None,
-        handing=clock.hosts.cost if len(issued) else None,
+        host_costs=clock.hosts.cost if len(issued) else None,
         gain=_mean(leads[last] - leads[since], last - since) if last else 0,
     )
 

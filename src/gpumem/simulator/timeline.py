@@ -63,7 +63,7 @@ class Timeline(Shown):
         host on.
     issued : int64[n], optional
         When each op was launched, in nanoseconds as `start`; below 0 where the host leads. None with the host off.
-    handing : int64[n], optional
+    host_costs : int64[n], optional
         How long its host took to launch each op, in nanoseconds, up to `issued`.
     gain : int
         Nanoseconds by which the host gets further ahead of the device in an iteration, the mean over the regime; above
@@ -79,7 +79,7 @@ class Timeline(Shown):
     cycle: int
     stalls: dict[str, int]
     issued: I64 | None = None
-    handing: I64 | None = None
+    host_costs: I64 | None = None
     gain: int = 0
 
     def _facts(self) -> Facts:
@@ -137,7 +137,7 @@ class Timeline(Shown):
         return self.makespan / base.makespan - 1
 
     @strict
-    def handed(self, trace: Trace) -> list[list[Span]]:
+    def host_spans(self, trace: Trace) -> list[list[Span]]:
         """Return what each host does in the iteration: a span an op that it launches. No hosts while the host is off.
 
         `[start, end)` is the time that takes, `wait` how long the host waited right before, be it for an op that blocks
@@ -145,17 +145,17 @@ class Timeline(Shown):
 
         >>> from gpumem import Machine, bundled, simulate
         >>> line = simulate(bundled("mlp3"), Machine.named("p100").with_(host_ns=1e5))
-        >>> line.handed(bundled("mlp3"))[0][1]
+        >>> line.host_spans(bundled("mlp3"))[0][1]
         Span(op=1, start=0, end=100000, wait=0, cause='none', issued=100000)
         """
         self.check_fits(trace)
-        if self.issued is None or self.handing is None:
+        if self.issued is None or self.host_costs is None:
             return []
         rows: list[list[Span]] = [[] for _ in trace.ops.hosts]
         for host, spans in enumerate(rows):
             launched = np.flatnonzero(trace.ops.host == host)
             issued = self.issued[launched]
-            begin = issued - self.handing[launched]
+            begin = issued - self.host_costs[launched]
             wait = begin - np.concatenate([issued[-1:] - self.host_period, issued[:-1]])
             columns = (column.tolist() for column in (launched, begin, issued, np.maximum(wait, 0)))
             spans += [Span(op, start, end, waited, issued=end) for op, start, end, waited in zip(*columns)]

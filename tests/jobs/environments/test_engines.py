@@ -62,7 +62,7 @@ def one_by_one(trace: Trace) -> Trace:
 def assert_as_in_the_clock(trace: Trace, machine: Machine) -> None:
     ran, serial = alone(trace, machine), one_by_one(trace)
     costs = machine.host_costs(serial)
-    _, end = naive_clock(serial, machine.durations(serial), iterations=4, handing=costs)
+    _, end = naive_clock(serial, machine.durations(serial), iterations=4, host_costs=costs)
     assert list(ran["a"].end) == end.max(axis=1).tolist()
     assert starts(ran) == (end - machine.durations(serial)).ravel().tolist()
     assert ran["a"].end[3] - ran["a"].end[2] == simulate(serial, machine, sync=True).makespan
@@ -174,7 +174,7 @@ def test_planners_see_ops_one_by_one_as_hosts_hand_them_over(task: Task, data: s
     machine = tiny_machine().with_(host_ns=data.draw(HOSTS))
     times, n = Times.serial(trace, machine, task.duration), trace.n
     serial = one_by_one(replace(trace, ops=replace(trace.ops, duration=task.duration)))
-    start, end = naive_clock(serial, task.duration, iterations=4, handing=machine.host_costs(serial))
+    start, end = naive_clock(serial, task.duration, iterations=4, host_costs=machine.host_costs(serial))
     since = times.start[:n] - start[3]
     assert (since == since[0]).all() and (times.end[:n] - end[3] == since[0]).all()
     assert times.period == end[3, -1] - end[2, -1]
@@ -294,8 +294,8 @@ def log_of(starts: list[int], arrival: int = 0, job: str = "a") -> list[Event]:
 
 
 def judge(log: list[Event], cost: int = 10) -> None:
-    handing = {"a": np.full(4, cost)}
-    check.jobs(log, {"a": A}, tiny_machine(), 8, {"a": A.ops.duration}, handing=handing)
+    host_costs = {"a": np.full(4, cost)}
+    check.jobs(log, {"a": A}, tiny_machine(), 8, {"a": A.ops.duration}, host_costs=host_costs)
 
 
 def test_a_right_log_of_two_hosts() -> None:
@@ -320,7 +320,7 @@ def test_a_right_log_of_two_hosts() -> None:
 )
 def test_a_host_forgotten_or_shared_shows(shift: dict[int, int], why: str) -> None:
     starts = [ns + shift.get(k, 0) for k, ns in enumerate(RIGHT)]
-    with objects("handing", why):
+    with objects("host launch", why):
         judge(log_of(starts))
 
 
@@ -330,5 +330,5 @@ def test_host_time_in_a_kernel_shows() -> None:
     log[k] = replace(log[k], ns=30)  # instead of 35
     with objects("duration", "op 3 did work of 10 ns, it takes 5"):
         judge(log, cost=5)
-    with pytest.raises(ValueError, match=r"handing: 3 costs for the 4 ops of job 'a'"):
-        check.jobs(log_of(RIGHT), {"a": A}, tiny_machine(), 8, {"a": A.ops.duration}, handing={"a": np.full(3, 1)})
+    with pytest.raises(ValueError, match=r"host_costs: 3 costs for the 4 ops of job 'a'"):
+        check.jobs(log_of(RIGHT), {"a": A}, tiny_machine(), 8, {"a": A.ops.duration}, host_costs={"a": np.full(3, 1)})

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from gpumem import Machine, NotReached, bundled, simulate
 from gpumem.jobs import Job, Outcome
 from gpumem.jobs.waterwave import (
-    WAYS,
+    SHARING_POLICIES,
     CoSchedule,
     Pipeline,
     co_schedule,
@@ -167,7 +167,7 @@ def test_those_that_fit_only_beside_one_that_has_left_take_turns():
 def test_every_job_runs_its_iterations_or_is_refused(rows: list[tuple[Trace, int, int]], data: st.DataObject):
     jobs = [Job(str(k), trace, arrival, count) for k, (trace, arrival, count) in enumerate(rows)]
     limit = data.draw(st.integers(1, 1 + sum(job.trace.peak_live_bytes for job in jobs)))
-    out, _ = ran(jobs, limit, data.draw(st.sampled_from([*WAYS.values()])))
+    out, _ = ran(jobs, limit, data.draw(st.sampled_from([*SHARING_POLICIES.values()])))
     assert out.peak <= limit
     for job, mine in zip(jobs, out.jobs):
         refused = job.trace.peak_live_bytes > limit

@@ -9,7 +9,16 @@ from hypothesis import given, strategies as st
 
 from gpumem import bundled, check, io, simulate
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.jobs.waterwave import WAYS, co_schedule, halves, round_ns, searched, temporal, waterwave, waterwave_s
+from gpumem.jobs.waterwave import (
+    SHARING_POLICIES,
+    co_schedule,
+    halves,
+    round_ns,
+    searched,
+    temporal,
+    waterwave,
+    waterwave_s,
+)
 from gpumem.simulator.sharing import share
 from gpumem.trace import Trace
 from tests.conftest import Cli, shared
@@ -19,15 +28,15 @@ from tests.strategies import nets, steps
 
 @given(st.lists(st.one_of(nets(), steps(streams=1)), min_size=1, max_size=3), st.data())
 def test_ways_keep_jobs_and_the_limit(traces: list[Trace], data: st.DataObject):
-    name = data.draw(st.sampled_from(sorted(WAYS)))
+    name = data.draw(st.sampled_from(sorted(SHARING_POLICIES)))
     limit = data.draw(st.integers(1, 1 + 2 * sum(trace.peak_live_bytes for trace in traces)))
     try:
-        found = WAYS[name](traces, MACHINE, limit)
+        found = SHARING_POLICIES[name](traces, MACHINE, limit)
     except (Infeasible, NotReached) as error:
         least = error.needs if isinstance(error, Infeasible) else error.reached
         assert least > limit
         if isinstance(error, Infeasible):
-            WAYS[name](traces, MACHINE, least)
+            SHARING_POLICIES[name](traces, MACHINE, least)
         return
     judged(traces, co_schedule(found, MACHINE), limit)
     assert name == "waterwave-s" or found.bound().max() <= limit
@@ -87,7 +96,7 @@ def test_searched_groups_are_never_slower():
 @pytest.mark.jit
 def test_one_command_for_all_ways(cli: Cli, tmp_path: Path):
     rows = {}
-    for planner in (*WAYS, "tensile"):
+    for planner in (*SHARING_POLICIES, "tensile"):
         given_ = ("jobs", "vgg16", "vgg16", "--limit", "70%", "--iterations", "6", "--slowdown", "0.5")
         ran_ = cli(*given_, "--planner", planner, "--json")
         assert ran_.status == 0

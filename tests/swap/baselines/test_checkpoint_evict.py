@@ -18,7 +18,7 @@ from gpumem.swap.baselines._checkpoint_rollout import rollout
 from gpumem.swap.baselines._checkpoint_state import DropRules, PassFacts
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.facts.recompute import barred, takes_unknown
-from gpumem.swap.facts.recompute_cost import MadeAgain
+from gpumem.swap.facts.recompute_cost import RecomputableGaps
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.plan.gaps import gaps
 from gpumem.testing import steps
@@ -30,12 +30,12 @@ from tests.swap.nets import layers
 BARE = replace(tiny_machine(), pinned=0)
 
 
-def account(trace: Trace, machine: Machine = BARE) -> MadeAgain:
+def account(trace: Trace, machine: Machine = BARE) -> RecomputableGaps:
     spans = gaps(trace)
     spans = spans.where(
         (spans.before < trace.n) & (spans.before > spans.after + 1) & (trace.buffers.size[spans.buffer] > 0)
     )
-    return MadeAgain.of(trace, machine.durations(trace), spans, barred(trace, machine) | takes_unknown(trace))
+    return RecomputableGaps.of(trace, machine.durations(trace), spans, barred(trace, machine) | takes_unknown(trace))
 
 
 def run(trace: Trace, limit: int, **other: float) -> tuple[dict[int, int], bool]:

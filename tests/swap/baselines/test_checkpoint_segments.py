@@ -8,7 +8,7 @@ import pytest
 from gpumem.base.errors import NotReached
 from gpumem.swap.baselines import _checkpoint_prices, checkpoint
 from gpumem.swap.baselines._checkpoint_segments import NO_CUT, PART, SEGMENT, SegmentSearch
-from gpumem.swap.facts.recompute_cost import MadeAgain
+from gpumem.swap.facts.recompute_cost import RecomputableGaps
 from gpumem.swap.plan.gaps import gaps
 from gpumem.trace import RECOMPUTE, Trace
 from tests.conftest import tiny_machine
@@ -21,7 +21,7 @@ def levels(trace: Trace) -> SegmentSearch:
     found = found.where(found.before > found.after + 1)
     made = found.buffer - 1  # `layers`: op i makes map i + 1
     order = np.argsort(made, kind="stable")
-    account = MadeAgain.of(trace, trace.ops.duration, found.where(order))
+    account = RecomputableGaps.of(trace, trace.ops.duration, found.where(order))
     return SegmentSearch.of(trace, account, made[order], made[order] < 0, limit=1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import assume, given, strategies as st
 
-from gpumem.swap.facts.recompute_cost import MadeAgain
+from gpumem.swap.facts.recompute_cost import RecomputableGaps
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute
 from gpumem.swap.plan.gaps import gaps
 from gpumem.testing import plans, steps
@@ -34,9 +34,9 @@ def test_the_account_is_the_rewritten_trace(data: st.DataObject) -> None:
         again = plan.apply(trace)
     except ValueError:  # it needs what has been left out
         assume(False)
-    costs = MadeAgain.of(trace, machine.durations(trace), found).costs(at, until)
+    costs = RecomputableGaps.of(trace, machine.durations(trace), found).costs(at, until)
     ran = again.ops.role == RECOMPUTE
-    assert (costs.peak, costs.reruns) == (again.peak_live_bytes, ran.sum())
+    assert (costs.peak, costs.recomputed_ops) == (again.peak_live_bytes, ran.sum())
     assert costs.ns == machine.durations(again)[ran].sum()
 
 
@@ -44,7 +44,7 @@ def test_what_cannot_be_made_again_has_no_price() -> None:
     ops = Ops.make([[], [0], [], [1]], [[0], [1], [], []])
     trace = Trace(Buffers.make([4, 8], [0, 1], [2, 4], kind=["input", ""]), ops)  # the batch is dead when B is wanted
     found = gaps(trace).where(gaps(trace).buffer == 1)
-    account, none = MadeAgain.of(trace, np.ones(4, np.int64), found), np.full(2, -1)
+    account, none = RecomputableGaps.of(trace, np.ones(4, np.int64), found), np.full(2, -1)
     assert account.costs(np.array([0]), none) == (12, 3, 0, 0)
     assert account.costs(np.array([3]), none) == (-1, -1, -1, -1)
     assert account.costs(np.array([3]), np.array([3, -1])) == (12, 3, 1, 1)  # held

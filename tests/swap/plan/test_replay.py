@@ -150,11 +150,11 @@ def test_draws_are_hardly_ever_empty() -> None:
         tails = sum(d.after < 0 and d.until < ends[d.buffer] for d in holds)
         made = sum(d.at >= 0 for d in holds)
         count.update({"tails": tails, "made": made, "later": sum(d.at < 0 <= d.after for d in holds)})
-        count.update({"draws": 1, "reruns": again, "none": not again})
+        count.update({"draws": 1, "recomputations": again, "none": not again})
 
     draw()
     assert count["draws"] >= 60 and count["none"] * 4 <= count["draws"]
-    assert count["reruns"] >= 8 * count["draws"]
+    assert count["recomputations"] >= 8 * count["draws"]
     assert min(count[Recompute], count[Swap]) >= 2 * count["draws"] and count[Hold] >= count["draws"] // 2
     assert min(count["tails"], count["made"], count["later"]) >= 5
 
@@ -204,10 +204,10 @@ def test_what_reruns_read_on_the_device_are_their_sources() -> None:
     drop, away = Recompute(2, 3, 5, 5), Swap(0, 2, 5, 3, 5)
     for more, sources, again in (([], {0}, [1, 2]), ([Hold(1, 5)], {0, 1}, [2]), ([away], {0}, [1, 2])):
         (found,) = replays(Device(trace, Origins.of(trace), [drop, *more]), [drop])
-        assert (found.sources, [rerun.op for rerun in found.reruns]) == (sources, again)
+        assert (found.sources, [step.op for step in found.recomputed_ops]) == (sources, again)
     late, early = Recompute(0, 2, 5, 5), replace(drop, at=4)
     (found,) = replays(Device(trace, Origins.of(trace), [early, late]), [early])
-    assert (found.sources, [rerun.op for rerun in found.reruns]) == (frozenset(), [0, 1, 2])
+    assert (found.sources, [step.op for step in found.recomputed_ops]) == (frozenset(), [0, 1, 2])
 
 
 def test_a_chain_runs_in_order_before_its_first_use() -> None:

@@ -1,7 +1,7 @@
 """Waterwave: jobs that are trained at the same time, on streams that take turns in taking memory and giving it back.
 
 Read `node_groups` first, then `pipeline` (which of them run side by side) and `co_schedule` (all of it as one trace).
-`balanced` searches the groups as well, `priorities` says whose turn it is. `sharing_policies` are ways of sharing by
+`balanced` searches the groups as well, `priorities` says whose turn it is. `sharing_policies` are policies by
 name, the paper's and its baselines; `rounds` lets jobs come and go by the simulated clock, `co_run` runs them with real
 bytes. `threads` enqueues node groups from real threads, with a `barrier` between slots. `algorithm1` is the paper's
 schedule as printed, `op_order` the order of a job's ops, `slot_log` what ran when, `round_clock` what a round takes.
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from gpumem.jobs.waterwave.priorities import by_weight as by_weight
     from gpumem.jobs.waterwave.rounds import simulate_together as simulate_together
     from gpumem.jobs.waterwave.sharing_policies import (
-        WAYS as WAYS,
-        Way as Way,
+        SHARING_POLICIES as SHARING_POLICIES,
+        SharingPolicy as SharingPolicy,
         halves as halves,
         round_ns as round_ns,
         searched as searched,

@@ -13,7 +13,7 @@ from gpumem.jobs.waterwave.co_schedule import CoSchedule, co_schedule
 from gpumem.jobs.waterwave.pipeline import Pipeline
 from gpumem.jobs.waterwave.priorities import by_weight
 from gpumem.jobs.waterwave.round_clock import RoundClock
-from gpumem.jobs.waterwave.sharing_policies import Way, temporal, waterwave
+from gpumem.jobs.waterwave.sharing_policies import SharingPolicy, temporal, waterwave
 from gpumem.jobs.waterwave.slot_log import PipelineStart, SlotLog
 from gpumem.simulator.machine import Machine
 
@@ -23,7 +23,7 @@ class _Running:
     """A job and what it has done."""
 
     job: Job
-    weight: int | None = None  # iterations in a round; None where the way takes no turns
+    weight: int | None = None  # iterations in a round; None where the policy takes no turns
     launch: int = -1
     leave: int = -1
     refused: int = 0
@@ -44,7 +44,7 @@ def simulate_together(  # noqa: PLR0913  public: a keyword for each choice of a 
     jobs: Sequence[Job],
     machine: Machine,
     capacity: int,
-    way: Way = waterwave,
+    policy: SharingPolicy = waterwave,
     *,
     slowdown: float = 1.0,
     hosts: int = 1,
@@ -52,7 +52,7 @@ def simulate_together(  # noqa: PLR0913  public: a keyword for each choice of a 
     made: Callable[[Sequence[Job], CoSchedule], object] = lambda jobs, schedule: None,
     log: SlotLog | None = None,
 ) -> Outcome:
-    """Run jobs together by a way of sharing, from when they arrive to when they leave.
+    """Run jobs together by a sharing policy, from when they arrive to when they leave.
 
     Parameters
     ----------
@@ -61,14 +61,14 @@ def simulate_together(  # noqa: PLR0913  public: a keyword for each choice of a 
     machine : Machine
     capacity : int
         Bytes that all jobs together may hold.
-    way : callable
-        `way(traces, machine, limit) -> Pipeline`: `waterwave`, another one of `WAYS`, or your own.
+    policy : callable
+        `policy(traces, machine, limit) -> Pipeline`: `waterwave`, another one of `SHARING_POLICIES`, or your own.
     slowdown : float
         Of `k` kernels that run at once each progresses at `1 / (1 + slowdown (k - 1))`.
     hosts : int
         Host threads, see `co_schedule`.
     weights : sequence of int, optional
-        Iterations of each job in a round, for a way that takes `turns`: see `by_weight`. By default 1.
+        Iterations of each job in a round, for a policy that takes `turns`: see `by_weight`. By default 1.
     made : callable
         Called with the jobs that run and their co-schedule, for each set of them.
     log : SlotLog, optional
@@ -83,7 +83,7 @@ def simulate_together(  # noqa: PLR0913  public: a keyword for each choice of a 
     Raises
     ------
     ValueError
-        No jobs, two of one name, not one weight for each; as `way`.
+        No jobs, two of one name, not one weight for each; as `policy`.
 
     Notes
     -----
@@ -111,7 +111,7 @@ def simulate_together(  # noqa: PLR0913  public: a keyword for each choice of a 
     if weights is not None and len(weights) != len(jobs):
         raise ValueError(f"weights: {len(weights)} of them for {len(jobs)} jobs")
     running = [_Running(job, weight) for job, weight in zip(jobs, [None] * len(jobs) if weights is None else weights)]
-    session = _Session(running, machine, capacity, way, slowdown=slowdown, hosts=hosts, made=made, slots=log)
+    session = _Session(running, machine, capacity, policy, slowdown=slowdown, hosts=hosts, made=made, slots=log)
     return session.run()
 
 
@@ -121,14 +121,14 @@ class _Session:
         running: Sequence[_Running],
         machine: Machine,
         capacity: int,
-        way: Way,
+        policy: SharingPolicy,
         *,
         slowdown: float,
         hosts: int,
         made: Callable[[Sequence[Job], CoSchedule], object],
         slots: SlotLog | None,
     ) -> None:
-        self.machine, self.capacity, self.way, self.slowdown, self.hosts = machine, capacity, way, slowdown, hosts
+        self.machine, self.capacity, self.policy, self.slowdown, self.hosts = machine, capacity, policy, slowdown, hosts
         self.all, self.tell = running, made
         self.clock: RoundClock | None = None  # of the last rounds
         self.slots, self.slot = slots, 0
@@ -139,7 +139,7 @@ class _Session:
         self.now = self.peak = 0
         self.replans: list[int] = []
         self.known: dict[tuple[str, ...], CoSchedule | None] = {}  # by the names of the jobs that are in
-        self.turns: dict[tuple[str, ...], CoSchedule] = {}  # of those that do not fit by the way
+        self.turns: dict[tuple[str, ...], CoSchedule] = {}  # of those that do not fit by the policy
         self.least: dict[str, int] = {}  # bytes that a job which does not fit would need, beside those that are in
 
     def run(self) -> Outcome:
@@ -193,24 +193,24 @@ class _Session:
         names = tuple(member.job.name for member in members)
         if names not in self.known:
             try:
-                self.known[names] = self.shared(self.way, members)
+                self.known[names] = self.shared(self.policy, members)
             except (Infeasible, NotReached) as error:
                 self.least[names[-1]] = error.needs if isinstance(error, Infeasible) else error.reached
                 self.known[names] = None
         return self.known[names]
 
     def in_turn(self) -> CoSchedule:
-        """The co-schedule of jobs that do not fit by the way: without it no round would ever run, and no time pass."""
+        """The co-schedule of jobs that do not fit by the policy: without it no round would run, and no time pass."""
         names = tuple(member.job.name for member in self.inside)
         if names not in self.turns:  # these fit: in turn no job needs more than it did beside the one that left
             self.turns[names] = self.shared(temporal, self.inside)
         return self.turns[names]
 
-    def shared(self, way: Way, members: Sequence[_Running]) -> CoSchedule:
-        """The co-schedule of these jobs by a way of sharing."""
+    def shared(self, policy: SharingPolicy, members: Sequence[_Running]) -> CoSchedule:
+        """The co-schedule of these jobs by a sharing policy."""
         weights = [member.weight for member in members if member.weight is not None]
         turns = {"turns": by_weight(weights)} if weights else {}
-        pipeline = way([member.job.trace for member in members], self.machine, self.capacity, **turns)
+        pipeline = policy([member.job.trace for member in members], self.machine, self.capacity, **turns)
         # Live bytes within the limit in issue order do not suffice (waterwave-s): by the clock the ops of a pair come
         # in another order.
         if (most := int(pipeline.bound().max())) > self.capacity:

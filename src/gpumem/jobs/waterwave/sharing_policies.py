@@ -1,4 +1,4 @@
-"""Ways in which jobs share a GPU, iteration by iteration: each makes a pipeline, and so one trace and one simulation.
+"""Policies by which jobs share a GPU, by iterations: each makes a pipeline, and so one trace and one simulation.
 
 `waterwave` runs node groups side by side, `searched` groups of any length, `waterwave_s` halves of iterations,
 `temporal` whole iterations in turn.
@@ -22,7 +22,7 @@ from gpumem.simulator.simulate import simulate
 from gpumem.trace import Trace
 from gpumem.trace.kinds import ACT_GRAD, GRADIENT
 
-Way = Callable[..., Pipeline]
+SharingPolicy = Callable[..., Pipeline]
 # Into how many node groups the largest job is cut, about: the split sizes that are tried, and the clock decides. Finer
 # ones (`benchmarks waterwave`: 37 sizes from a half to a 128th) take longer to try. Not tuned.
 PIECES = (4, 6, 8, 12, 16, 24, 32)
@@ -111,7 +111,7 @@ def searched(
     --------
     >>> from gpumem import bundled
     >>> traces, machine = [bundled("vgg16")] * 2, Machine.named("v100")
-    >>> both = [way(traces, machine, 700 * 2**20, slowdown=0.5) for way in (waterwave, searched)]
+    >>> both = [policy(traces, machine, 700 * 2**20, slowdown=0.5) for policy in (waterwave, searched)]
     >>> [round(round_ns(one, machine, slowdown=0.5) / 1e6, 1) for one in both]
     [83.6, 80.3]
     """
@@ -220,7 +220,7 @@ def temporal(
     return pipeline([Partition.at(trace, machine, [0, trace.n], 1) for trace in traces], limit, turns=turns, overlap=0)
 
 
-WAYS: dict[str, Way] = {
+SHARING_POLICIES: dict[str, SharingPolicy] = {
     "waterwave": waterwave,
     "waterwave-searched": searched,
     "waterwave-s": waterwave_s,

@@ -144,8 +144,8 @@ def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes
     """
     timeline.check_fits(trace)
     ax = axes_of(ax)
-    handed = timeline.handed(trace)
-    for row, host in enumerate(handed):
+    host_rows = timeline.host_spans(trace)
+    for row, host in enumerate(host_rows):
         turn = timeline.host_period  # the wait before the first op is drawn where the iteration ends
         waits = [(span.start - span.wait + turn * (span is host[0]), span.wait) for span in host if span.wait]
         _bars(ax, row, waits, _HOST["waits"])
@@ -153,9 +153,9 @@ def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes
     for row in range(len(trace.ops.streams)):
         own_ops = np.flatnonzero(trace.ops.stream == row)
         bars = [*zip(timeline.start[own_ops].tolist(), (timeline.end - timeline.start)[own_ops].tolist())]
-        _bars(ax, len(handed) + row, bars, [_ROLES[ROLES[role]] for role in trace.ops.role[own_ops].tolist()])
+        _bars(ax, len(host_rows) + row, bars, [_ROLES[ROLES[role]] for role in trace.ops.role[own_ops].tolist()])
     drawn = {role: _ROLES[role] for row, role in enumerate(ROLES) if (trace.ops.role == row).any()}
-    for label, colour in (drawn | (_HOST if handed else {})).items():
+    for label, colour in (drawn | (_HOST if host_rows else {})).items():
         ax.plot([], [], "s", color=colour, label=label)
     ax.legend(
         loc="upper center",
@@ -164,9 +164,9 @@ def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes
         ncols=len(ROLES) + len(_HOST),
         fontsize="small",
     )
-    rows = [*trace.ops.hosts[: len(handed)], *trace.ops.streams]
+    rows = [*trace.ops.hosts[: len(host_rows)], *trace.ops.streams]
     ax.set_yticks(range(len(rows)), rows)
-    if handed:
+    if host_rows:
         ax.set_xlim(left=max(ax.get_xlim()[0], -timeline.makespan / 1e6))
     ax.set(xlabel="ms", title=f"{trace.name}: {timeline.makespan / 1e6:.2f} ms an iteration")
     ax.invert_yaxis()

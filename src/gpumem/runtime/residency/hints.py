@@ -186,7 +186,7 @@ def _replays(trace: Trace, decisions: Sequence[Decision], around: Callable[[int]
     for one in made:
         around(one.place).replay = one
     for one in [*made, *alone.values()]:
-        for step in one.reruns:
+        for step in one.recomputed_ops:
             around(step.op).keep = True
     return alone
 

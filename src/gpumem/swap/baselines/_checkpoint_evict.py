@@ -18,7 +18,7 @@ from gpumem.base import work
 from gpumem.swap.baselines._checkpoint_prices import PlanSearch, PricedPlan
 from gpumem.swap.baselines._checkpoint_rollout import rollout
 from gpumem.swap.baselines._checkpoint_state import DropRules, PassFacts
-from gpumem.swap.facts.recompute_cost import MadeAgain
+from gpumem.swap.facts.recompute_cost import RecomputableGaps
 from gpumem.trace import F64, I64, Trace
 
 # All numbers here were tried on twenty recorded steps and the eight logs of DTR's authors (docs/papers/recompute.md);
@@ -72,7 +72,7 @@ class EvictionSearch(PlanSearch):
     facts: PassFacts
 
     @classmethod
-    def of(cls, trace: Trace, account: MadeAgain, *, limit: int) -> EvictionSearch:
+    def of(cls, trace: Trace, account: RecomputableGaps, *, limit: int) -> EvictionSearch:
         """Look at the trace once."""
         buffers = trace.buffers
         dead = np.flatnonzero(~buffers.host & ~buffers.persistent & (buffers.end < trace.n) & (buffers.size > 0))

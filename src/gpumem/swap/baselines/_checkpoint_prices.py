@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 
 from gpumem.base import work
-from gpumem.swap.facts.recompute_cost import Costs, MadeAgain, loads
+from gpumem.swap.facts.recompute_cost import Costs, RecomputableGaps, loads
 from gpumem.swap.plan.decisions import Hold, Recompute
 from gpumem.trace import I64, Trace
 
@@ -41,7 +41,7 @@ class PricedPlan:
 class PlanSearch:
     """The gaps that plans are about, the account that prices them, and how much of the work is left."""
 
-    account: MadeAgain
+    account: RecomputableGaps
     trace: Trace
     last: I64  # of each gap the last op before which it can be recomputed; 0: none
     dead: I64  # buffers that may be held
@@ -69,7 +69,7 @@ class PlanSearch:
         if key not in self.known:
             most = max(MOST_RECOMPUTED, EACH * self.trace.n)
             costs = self.known[key] = self.account.costs(at, until, most)
-            self.left -= PLAN_STEPS + len(self.account.duration) + RECOMPUTED_STEPS * max(costs.reruns, 0)
+            self.left -= PLAN_STEPS + len(self.account.duration) + RECOMPUTED_STEPS * max(costs.recomputed_ops, 0)
         return PricedPlan(at, until, self.known[key])
 
     def rank(self, plan: PricedPlan) -> tuple[int, int]:

@@ -33,7 +33,7 @@ from gpumem.swap.baselines._checkpoint_state import (
     PassState,
     begin_state,
 )
-from gpumem.swap.facts.recompute_cost import MadeAgain, replayed
+from gpumem.swap.facts.recompute_cost import RecomputableGaps, replayed
 from gpumem.swap.facts.union_find import join, root
 from gpumem.swap.plan.replay import FREE, ascending, chase, clear, is_there
 from gpumem.trace import I64
@@ -44,7 +44,7 @@ NO_BOUND = 2**62  # ns: `chase` does not give up
 
 
 @jit
-def rollout(account: MadeAgain, facts: PassFacts, rules: DropRules, until: I64) -> tuple[I64, bool, int]:
+def rollout(account: RecomputableGaps, facts: PassFacts, rules: DropRules, until: I64) -> tuple[I64, bool, int]:
     """Go through the trace: before which op each gap's value is recomputed (0: it is kept), whether that fits, steps.
 
     `until`, int64[B]: until when a dead buffer is held, -1 where it is not.
@@ -64,7 +64,7 @@ def rollout(account: MadeAgain, facts: PassFacts, rules: DropRules, until: I64) 
 
 
 @inner
-def _enter_gaps(account: MadeAgain, facts: PassFacts, state: PassState, op: int) -> None:
+def _enter_gaps(account: RecomputableGaps, facts: PassFacts, state: PassState, op: int) -> None:
     """Enter the gaps that begin behind op `op`; their values can be dropped from now on."""
     begun = state.counts[BEGUN]
     while begun < len(facts.by_after) and account.after[facts.by_after[begun]] == op:
@@ -97,7 +97,7 @@ def _leave_gaps(facts: PassFacts, state: PassState, op: int) -> None:
 
 
 @inner
-def _return(account: MadeAgain, facts: PassFacts, rules: DropRules, state: PassState, op: int) -> bool:
+def _return(account: RecomputableGaps, facts: PassFacts, rules: DropRules, state: PassState, op: int) -> bool:
     """Recompute the wanted values right before op `op`, and keep what is computed on the way; False: not possible."""
     due = state.counts[WANTED]
     extra, ops = _recompute(account, state, op)
@@ -118,7 +118,7 @@ def _return(account: MadeAgain, facts: PassFacts, rules: DropRules, state: PassS
 
 
 @inner
-def _recompute(account: MadeAgain, state: PassState, op: int) -> tuple[int, I64]:
+def _recompute(account: RecomputableGaps, state: PassState, op: int) -> tuple[int, I64]:
     """The bytes beside the live bytes that recomputing the wanted values takes, -1 if they cannot be; and the ops."""
     origins, wanted = account.origins, state.wanted[: state.counts[WANTED]]
     clear(state.marked)
@@ -140,7 +140,7 @@ def _recompute(account: MadeAgain, state: PassState, op: int) -> tuple[int, I64]
 
 
 @inner
-def _keep_on_the_way(account: MadeAgain, rules: DropRules, state: PassState, op: int, ops: I64) -> bool:
+def _keep_on_the_way(account: RecomputableGaps, rules: DropRules, state: PassState, op: int, ops: I64) -> bool:
     """Let dropped values return that `ops` compute on the way, if they fit beside op `op`; whether any does.
 
     The last ones first: the backward pass reads them first, so that their bytes are free for those before them.
@@ -162,7 +162,7 @@ def _keep_on_the_way(account: MadeAgain, rules: DropRules, state: PassState, op:
 
 
 @inner
-def _leave_out(account: MadeAgain, facts: PassFacts, state: PassState, op: int, count: int) -> None:
+def _leave_out(account: RecomputableGaps, facts: PassFacts, state: PassState, op: int, count: int) -> None:
     """Take back the last `count` values that were to return with the others before op `op`."""
     for _ in range(count):
         state.counts[WANTED] -= 1
@@ -172,7 +172,7 @@ def _leave_out(account: MadeAgain, facts: PassFacts, state: PassState, op: int, 
 
 
 @inner
-def _commit_return(account: MadeAgain, facts: PassFacts, state: PassState, op: int, ops: I64) -> None:
+def _commit_return(account: RecomputableGaps, facts: PassFacts, state: PassState, op: int, ops: I64) -> None:
     """The wanted values are on the device; others may now be cheaper to recompute, so their bounds are reset."""
     origins = account.origins
     for gap in state.wanted[: state.counts[WANTED]]:
@@ -188,7 +188,7 @@ def _commit_return(account: MadeAgain, facts: PassFacts, state: PassState, op: i
 
 
 @inner
-def _drop_one(account: MadeAgain, facts: PassFacts, rules: DropRules, state: PassState, op: int) -> bool:
+def _drop_one(account: RecomputableGaps, facts: PassFacts, rules: DropRules, state: PassState, op: int) -> bool:
     """Drop the value that is worth least to keep over op `op`; False where none can be dropped.
 
     A lazy evaluation that misses nothing: between two evaluations of a value only drops happen (`_commit_return` resets
@@ -226,7 +226,7 @@ def _drop_one(account: MadeAgain, facts: PassFacts, rules: DropRules, state: Pas
 
 @inner
 def _recompute_ns(  # noqa: PLR0917  compiled: a record of these records takes more than twice as long to pass
-    account: MadeAgain, facts: PassFacts, rules: DropRules, state: PassState, op: int, gap: int, most: float
+    account: RecomputableGaps, facts: PassFacts, rules: DropRules, state: PassState, op: int, gap: int, most: float
 ) -> float:
     """The ns of recomputing a value as things stand, and `children` of the dropped values that are computed from it.
 
@@ -252,7 +252,7 @@ def _recompute_ns(  # noqa: PLR0917  compiled: a record of these records takes m
 
 
 @inner
-def _drop(account: MadeAgain, facts: PassFacts, state: PassState, gap: int) -> None:
+def _drop(account: RecomputableGaps, facts: PassFacts, state: PassState, gap: int) -> None:
     """Drop a value from its last access on until it returns as late as it can, and join it with dropped neighbours."""
     origins, buffer, value = account.origins, account.buffer[gap], account.value[gap]
     start = 2 * account.after[gap] + 2 if state.at[gap] == 0 else 2 * state.at[gap]

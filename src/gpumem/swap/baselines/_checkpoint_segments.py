@@ -18,7 +18,7 @@ import numpy as np
 
 from gpumem.base import work
 from gpumem.swap.baselines._checkpoint_prices import WORK, PlanSearch, PricedPlan
-from gpumem.swap.facts.recompute_cost import MadeAgain
+from gpumem.swap.facts.recompute_cost import RecomputableGaps
 from gpumem.trace import I64, Bool, Trace
 
 NO_CUT, SEGMENT, PART = range(3)  # what is cut at a place
@@ -65,7 +65,7 @@ class SegmentSearch(PlanSearch):
     places: I64  # where a cut may be: before these ops
 
     @classmethod
-    def of(cls, trace: Trace, account: MadeAgain, made: I64, costly: Bool, *, limit: int) -> SegmentSearch:
+    def of(cls, trace: Trace, account: RecomputableGaps, made: I64, costly: Bool, *, limit: int) -> SegmentSearch:
         """Number the places: values begin where they are written as a whole, so that no cut divides one."""
         buffers, turn = trace.buffers, int(account.before.min(initial=trace.n))
         dead = np.flatnonzero(~buffers.host & ~buffers.persistent & (buffers.end <= turn) & (buffers.size > 0))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.facts.recompute_cost import MadeAgain, loads
+from gpumem.swap.facts.recompute_cost import RecomputableGaps, loads
 from gpumem.swap.plan.replay import Closure, marks
 from gpumem.trace import F64, I64, Bool
 
@@ -39,7 +39,7 @@ class PassFacts(NamedTuple):
     clock: I64  # n + 1: ns before each op
 
     @classmethod
-    def of(cls, account: MadeAgain) -> PassFacts:
+    def of(cls, account: RecomputableGaps) -> PassFacts:
         """Look at all gaps: O(accesses log accesses + the lengths of all chains)."""
         origins, n = account.origins, len(account.duration)
         row = [origins.after(*access) for access in zip(account.buffer.tolist(), account.after.tolist())]
@@ -63,7 +63,7 @@ class PassFacts(NamedTuple):
 
 
 @jit
-def _expiries(account: MadeAgain) -> I64:
+def _expiries(account: RecomputableGaps) -> I64:
     """Of each row of `writer` the last op before which the chain through it can run, whatever else is dropped.
 
     A parameter's update ends what was computed from the parameter, which cannot be recomputed behind the update. So no
@@ -95,7 +95,7 @@ class PassState(NamedTuple):
     at: I64  # m: right before which op each gap's value is recomputed; 0: it is kept
     live: I64  # 2 n: the live bytes at each position, without scratch
     absent: Bool  # B: off the device
-    until: I64  # B: as in `MadeAgain.costs`
+    until: I64  # B: as in `RecomputableGaps.costs`
     kept: I64  # B: -1, as no version is held beside its buffer
     current: I64  # B: the gap that the pass is in, -1 before the first
     active: I64  # the gaps that the pass is in and that can be dropped; counts[ACTIVE] of them
@@ -115,7 +115,7 @@ class PassState(NamedTuple):
 
 
 @inner
-def begin_state(account: MadeAgain, until: I64) -> PassState:
+def begin_state(account: RecomputableGaps, until: I64) -> PassState:
     ops, buffers, gaps = len(account.duration), len(account.size), len(account.buffer)
     values = len(account.holder)
     return PassState(

@@ -22,7 +22,7 @@ from gpumem.swap.baselines._checkpoint_segments import SegmentSearch
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.options import option
 from gpumem.swap.facts.recompute import Recomputable, backward_start, barred, kept_over, recomputable, takes_unknown
-from gpumem.swap.facts.recompute_cost import MadeAgain
+from gpumem.swap.facts.recompute_cost import RecomputableGaps
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.plan.gaps import gaps
 from gpumem.swap.planner import PlannerRecord, plans
@@ -160,7 +160,7 @@ def _by_passes(request: _Request) -> tuple[int, Plan]:
     trace, spans = request.trace, gaps(request.trace)
     inside = spans.where((spans.before < trace.n) & (spans.before > spans.after + 1) & (spans.size > 0))
     must_not_run = request.barred | takes_unknown(trace)
-    account = MadeAgain.of(trace, request.machine.durations(trace), inside, must_not_run)
+    account = RecomputableGaps.of(trace, request.machine.durations(trace), inside, must_not_run)
     search = EvictionSearch.of(trace, account, limit=request.limit)
     best = search.search(hold=request.hold)
     return best.costs.peak, Plan.of(trace, search.decisions(best))
@@ -190,7 +190,7 @@ def _two_levels(request: _Request, chosen: _Droppable) -> tuple[int, Plan]:
     costly = values.ops.sums(trace.ops.flops > 0) > 0
     rows = rows[values.gaps.before[rows] > values.gaps.after[rows] + 1]  # else there is nothing to drop
     duration = request.machine.durations(trace)
-    account = MadeAgain.of(trace, duration, values.gaps.where(rows), request.barred)
+    account = RecomputableGaps.of(trace, duration, values.gaps.where(rows), request.barred)
     search = SegmentSearch.of(trace, account, values.op[rows], costly[rows], limit=request.limit)
     best = search.search(hold=request.hold)
     return best.costs.peak, Plan.of(trace, search.decisions(best))

@@ -25,7 +25,7 @@ from gpumem.trace.kinds import WORKSPACE
 
 # Recomputations: more than any plan has.
 ANY = 2**62
-# The rows of what `MadeAgain.written` returns.
+# The rows of what `RecomputableGaps.written` returns.
 LAST_PLACE, NS = range(2)
 
 
@@ -38,10 +38,10 @@ class Costs(NamedTuple):
     peak: int
     position: int
     ns: int
-    reruns: int
+    recomputed_ops: int
 
 
-class MadeAgain(NamedTuple):
+class RecomputableGaps(NamedTuple):
     """Columns over gaps that a plan may bridge by recomputing their values, and over the trace they are in."""
 
     origins: Origins
@@ -63,7 +63,7 @@ class MadeAgain(NamedTuple):
     stop: I64
 
     @classmethod
-    def of(cls, trace: Trace, duration: I64, gaps: Spans, barred: Bool | None = None) -> MadeAgain:
+    def of(cls, trace: Trace, duration: I64, gaps: Spans, barred: Bool | None = None) -> RecomputableGaps:
         """Take gaps within the iteration whose values can be recomputed; `barred`, bool[n]: ops that must not run."""
         origins = Origins.of(trace)
         origins = origins if barred is None else origins.without(barred)
@@ -145,8 +145,8 @@ def _highest_op(load: I64) -> int:
 
 
 @jit
-def _costs(gaps: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tuple[int, int, int, int]:
-    """As `MadeAgain.costs`; what `MadeAgain.written` returns is noted where there is room for it."""
+def _costs(gaps: RecomputableGaps, at: I64, until: I64, most: int, written: I64) -> tuple[int, int, int, int]:
+    """As `RecomputableGaps.costs`; what `RecomputableGaps.written` returns is noted where there is room for it."""
     origins, ops_count = gaps.origins, len(gaps.duration)
     load = loads(gaps, at, until)
     order = np.argsort(at, kind="mergesort")
@@ -208,7 +208,7 @@ def _costs(gaps: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tup
 
 
 @inner
-def _note_writes(gaps: MadeAgain, ops: I64, place: int, written: I64) -> None:
+def _note_writes(gaps: RecomputableGaps, ops: I64, place: int, written: I64) -> None:
     """Note which buffers the ops recomputed at a place write, and for how long they run."""
     origins = gaps.origins
     for op in ops:
@@ -218,7 +218,7 @@ def _note_writes(gaps: MadeAgain, ops: I64, place: int, written: I64) -> None:
 
 
 @jit
-def loads(gaps: MadeAgain, at: I64, until: I64) -> I64:
+def loads(gaps: RecomputableGaps, at: I64, until: I64) -> I64:
     """The live bytes with dropped gaps absent and dead buffers held, at all positions."""
     ops = len(gaps.duration)
     change = np.zeros(2 * ops + 2, np.int64)
@@ -235,7 +235,7 @@ def loads(gaps: MadeAgain, at: I64, until: I64) -> I64:
 
 @inner
 def _absent(  # noqa: PLR0917  compiled: no keyword-only parameters
-    gaps: MadeAgain, at: I64, place: int, by_after: I64, begun: int, absent: Bool
+    gaps: RecomputableGaps, at: I64, place: int, by_after: I64, begun: int, absent: Bool
 ) -> int:
     """Mark what has been dropped by a place, and comes back there or later; return how many of the gaps have begun."""
     while begun < len(by_after) and gaps.after[by_after[begun]] < place:
@@ -247,7 +247,7 @@ def _absent(  # noqa: PLR0917  compiled: no keyword-only parameters
 
 @jit
 def replayed(  # noqa: C901, PLR0913, PLR0917  compiled: columns of a record are looked up at each use, and cost time
-    gaps: MadeAgain,
+    gaps: RecomputableGaps,
     size: I64,
     duration: I64,
     stay: I64,

@@ -35,7 +35,7 @@ def beside(made: Replay, size: I64) -> int:
     >>> beside(replay(Device(trace, Origins.of(trace), [drop]), [drop], 2), trace.buffers.size)
     4
     """
-    change = np.zeros(len(made.reruns) + 1, np.int64)
+    change = np.zeros(len(made.recomputed_ops) + 1, np.int64)
     for value, span in made.spans.items():
         change[span.write] += size[value.buffer]
         stays = value in made.wanted or value in made.held
@@ -51,7 +51,7 @@ def states(trace: Trace, replays: Iterable[Replay], kept: Mapping[int, int] | No
     ops, until = trace.ops, dict(kept or {})
     first = {int(ops.of[index]): index for index in np.flatnonzero(ops.rng & (ops.role == COMPUTE)).tolist()}
     for made in replays if first else ():
-        for random in (rerun.op for rerun in made.reruns if ops.rng[rerun.op]):
+        for random in (step.op for step in made.recomputed_ops if ops.rng[step.op]):
             if (op := first.get(int(ops.of[random]))) is not None:
                 until[op] = max(until.get(op, 0), made.place)
     return until

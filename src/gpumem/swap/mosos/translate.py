@@ -115,7 +115,7 @@ class _Writer:
         differing = [variant for op, variant in chosen.items() if variant != self.net.recorded.get(op)]
         for place in replays(device, drops) if drops else []:
             stage = self.net.stage(place.place)
-            for op in sorted({rerun.op for rerun in place.reruns} & set(chosen)):
+            for op in sorted({step.op for step in place.recomputed_ops} & set(chosen)):
                 variants = by_run.get((stage, self.net.stage(op)), ())
                 variant = next((variant for variant in variants if variant.op == op), chosen[op])
                 if variant != chosen[op]:

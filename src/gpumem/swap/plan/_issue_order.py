@@ -60,7 +60,7 @@ def issue_order(n: int, cuts: Iterable[Cut], replays: Sequence[Replay]) -> Issue
             items.append(((decision.prefetch % n, COPY_IN, cut.rank), 1, Copy(cut, COPY_IN)))
             if cut.copies_out:
                 items.append(((decision.out % n + 1, COPY_OUT, cut.rank), 1, Copy(cut, COPY_OUT)))
-    items += [((replay.place, RECOMPUTE), len(replay.reruns), replay) for replay in replays]
+    items += [((replay.place, RECOMPUTE), len(replay.recomputed_ops), replay) for replay in replays]
     items.sort(key=lambda item: item[0])
     ops_before = np.array([key[0] for key, *_ in items], np.int64)
     count = np.array([ops for _, ops, _ in items], np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 from gpumem.swap.plan._issue_order import Copy, IssueOrder
 from gpumem.swap.plan._new_buffers import NONE, CutBuffers, NewBuffers
 from gpumem.swap.plan.decisions import Variant
-from gpumem.swap.plan.replay import HELD, ON_DEVICE, Replay, Rerun, Value
+from gpumem.swap.plan.replay import HELD, ON_DEVICE, RecomputedOp, Replay, Value
 from gpumem.trace import COMPUTE, COPY_IN, COPY_OUT, RECOMPUTE, Csr, Ops, Trace
 
 
@@ -61,27 +61,25 @@ class Recomputations:
             else:  # scratch
                 made[value] = self.buffers.add(value.buffer, start, end)
         ops = [
-            self._recompute(rerun, first + k, made, self.variants.get((rerun.op, replay.place)))
-            for k, rerun in enumerate(replay.reruns)
+            self._recompute(step, first + k, made, self.variants.get((step.op, replay.place)))
+            for k, step in enumerate(replay.recomputed_ops)
         ]
         # Only now: the recomputations of this place may read an older held piece, which ends here.
         for buffer, piece in held_here.items():
             self.held.setdefault(buffer, []).insert(0, piece)
         return ops
 
-    def _recompute(self, rerun: Rerun, index: int, made: Mapping[Value, int], variant: Variant | None) -> NewOp:
+    def _recompute(self, step: RecomputedOp, index: int, made: Mapping[Value, int], variant: Variant | None) -> NewOp:
         """Make one recomputation at a new index, by an implementation of its own where there is one."""
         ops = self.trace.ops
-        reads, writes = ([self._new_id(v, index, made) for v in values] for values in (rerun.reads, rerun.writes))
-        stream = ops.streams[ops.stream[rerun.op]]
+        reads, writes = ([self._new_id(v, index, made) for v in values] for values in (step.reads, step.writes))
+        stream = ops.streams[ops.stream[step.op]]
         if variant is None:
-            return NewOp(
-                ops.name[rerun.op], reads, writes, stream=stream, role=RECOMPUTE, beside=rerun.op, like=rerun.op
-            )
-        own = self.own_workspaces.get(rerun.op)
+            return NewOp(ops.name[step.op], reads, writes, stream=stream, role=RECOMPUTE, beside=step.op, like=step.op)
+        own = self.own_workspaces.get(step.op)
         if own is None:
             writes.append(self.buffers.add(NONE, index, index + 1))
-        workspace = next((made[value] for value in rerun.writes if value.buffer == own), writes[-1])
+        workspace = next((made[value] for value in step.writes if value.buffer == own), writes[-1])
         self.buffers.workspace[workspace] = variant.workspace
         return NewOp(
             variant.name,
@@ -89,8 +87,8 @@ class Recomputations:
             writes,
             stream=stream,
             role=RECOMPUTE,
-            beside=rerun.op,
-            like=rerun.op,
+            beside=step.op,
+            like=step.op,
             duration=variant.duration,
         )
 

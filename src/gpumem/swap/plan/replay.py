@@ -49,7 +49,7 @@ class Value(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rerun:
+class RecomputedOp:
     """An op that is recomputed, and the values that it reads and writes."""
 
     op: int
@@ -72,22 +72,24 @@ class Replay:
     place: int
     wanted: frozenset[Value]
     held: Mapping[Value, int]  # what stays beside them, and before which op that ends
-    reruns: tuple[Rerun, ...]
+    recomputed_ops: tuple[RecomputedOp, ...]
     spans: Mapping[Value, Touches]  # of each value made here: which of the recomputations touch it
 
     @property
     def sources(self) -> frozenset[int]:
         """The buffers that are read on the device as they are there."""
-        return frozenset(value.buffer for rerun in self.reruns for value in rerun.reads if value.whole == ON_DEVICE)
+        return frozenset(
+            value.buffer for step in self.recomputed_ops for value in step.reads if value.whole == ON_DEVICE
+        )
 
 
-def _spans(reruns: Iterable[Rerun]) -> dict[Value, Touches]:
+def _spans(recomputed_ops: Iterable[RecomputedOp]) -> dict[Value, Touches]:
     touches: dict[Value, Touches] = {}
-    for row, rerun in enumerate(reruns):
-        for value in rerun.reads:
+    for row, step in enumerate(recomputed_ops):
+        for value in step.reads:
             if value.whole >= 0:
                 touches[value] = touches[value]._replace(touch=row)
-        for value in rerun.writes:
+        for value in step.writes:
             touches[value] = Touches(touches[value].write if value in touches else row, row, row)
     return touches
 
@@ -385,12 +387,12 @@ def replay(device: Device, wanted: Sequence[Recompute | Hold], place: int) -> Re
         raise Refused(f"what buffer {twice.buffer} holds is to stay beside it from op {place} on", ANYWAY)
     ptr, buffer, whole = sources(origins, ops, place, *there)
     reads = list(map(Value, buffer.tolist(), whole.tolist()))
-    reruns = []
+    recomputed_ops = []
     for op, first, stop in zip(ops.tolist(), ptr[:-1].tolist(), ptr[1:].tolist()):
         wrote = slice(origins.write_ptr[op], origins.write_ptr[op + 1])
         writes = map(Value, origins.write[wrote].tolist(), origins.made[wrote].tolist())
-        reruns.append(Rerun(op, tuple(reads[first:stop]), tuple(writes)))
-    return Replay(place, back, held, tuple(reruns), _spans(reruns))
+        recomputed_ops.append(RecomputedOp(op, tuple(reads[first:stop]), tuple(writes)))
+    return Replay(place, back, held, tuple(recomputed_ops), _spans(recomputed_ops))
 
 
 def replays(device: Device, wanted: Iterable[Recompute | Hold]) -> list[Replay]:

@@ -21,7 +21,7 @@ from gpumem.swap.plan._issue_order import Copy, issue_order, issued
 from gpumem.swap.plan._new_buffers import NONE, CutBuffers, NewBuffers, renumbering
 from gpumem.swap.plan._new_ops import NewOp, Recomputations, copy_op, keep_generators, merge
 from gpumem.swap.plan.decisions import Decision
-from gpumem.swap.plan.variants import own_workspaces, reruns_of, variants_of
+from gpumem.swap.plan.variants import own_workspaces, recomputed_variants, variants_of
 from gpumem.trace import I64, Trace
 
 
@@ -49,7 +49,7 @@ def rewrite(trace: Trace, decisions: Sequence[Decision], *, blocking: bool = Fal
     holds = find_holds(trace, decisions)
     cuts_of = find_cuts(trace, decisions, holds)
     replays = find_replays(trace, decisions)  # last: it trusts what the others have checked
-    variants = reruns_of(trace, decisions, replays)
+    variants = recomputed_variants(trace, decisions, replays)
 
     # When it is issued.
     cuts = [cut for row in cuts_of.values() for cut in row]

@@ -59,7 +59,9 @@ def own_workspaces(trace: Trace) -> dict[int, int]:
     return dict(reversed([*zip(rows[own].tolist(), written[own].tolist())]))
 
 
-def reruns_of(trace: Trace, decisions: Sequence[Decision], replays: Sequence[Replay]) -> dict[tuple[int, int], Variant]:
+def recomputed_variants(
+    trace: Trace, decisions: Sequence[Decision], replays: Sequence[Replay]
+) -> dict[tuple[int, int], Variant]:
     """Return the variants of recomputations by op and place.
 
     Raises
@@ -70,7 +72,7 @@ def reruns_of(trace: Trace, decisions: Sequence[Decision], replays: Sequence[Rep
     variant_at = {
         (variant.op, variant.at): variant for variant in decisions if isinstance(variant, Variant) and variant.at != -1
     }
-    recomputed = {(rerun.op, replay.place) for replay in replays for rerun in replay.reruns}
+    recomputed = {(step.op, replay.place) for replay in replays for step in replay.recomputed_ops}
     for key, variant in variant_at.items():
         if key not in recomputed:
             places = sorted(at for op, at in recomputed if op == variant.op)

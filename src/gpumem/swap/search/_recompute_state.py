@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpumem.base.jit import jit
-from gpumem.swap.facts.recompute_cost import MadeAgain
+from gpumem.swap.facts.recompute_cost import RecomputableGaps
 from gpumem.swap.plan.gaps import Windows
 from gpumem.swap.search._operator_choices import Variants
 from gpumem.trace import F64, I64, Bool
@@ -35,7 +35,7 @@ POINTS, LOGGED = range(2)  # in `RecomputeState.used`: points, and entries of `r
 class RecomputeProblem(NamedTuple):
     """What drops do not change: the gaps of a search as `recompute_cost` sees them. m gaps, n ops, B buffers."""
 
-    columns: MadeAgain
+    columns: RecomputableGaps
     variants: Variants
     live: I64  # 2 n: live bytes at each position with nothing dropped
     value_of: I64  # B + 1: the values of each buffer are `value_of[b]:value_of[b + 1]`
@@ -49,7 +49,7 @@ class RecomputeProblem(NamedTuple):
 
     @classmethod
     def of(
-        cls, columns: MadeAgain, variants: Variants, windows: Windows, *, last_place: I64, worth: F64, goal: int
+        cls, columns: RecomputableGaps, variants: Variants, windows: Windows, *, last_place: I64, worth: F64, goal: int
     ) -> RecomputeProblem:
         """Take the gaps of `windows`, which ascend by buffer."""
         buffers = np.arange(len(columns.size))

@@ -12,7 +12,7 @@ from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.load import at_places
 from gpumem.swap.facts.operators import Menu, recorded
 from gpumem.swap.facts.recompute import barred, recomputable
-from gpumem.swap.facts.recompute_cost import MadeAgain
+from gpumem.swap.facts.recompute_cost import RecomputableGaps
 from gpumem.swap.plan import Plan, Recompute, Swap, Variant
 from gpumem.swap.plan.gaps import Spans, Windows, around, gaps, windows
 from gpumem.swap.search._evaluate import FAR, SwapProblem
@@ -131,7 +131,7 @@ def problem(
         pinned=machine.pinned if candidates.size[first].sum() + hosted.max() > machine.pinned else -1,
         placed=placed,
     )
-    columns = MadeAgain.of(trace, machine.durations(trace), _within(candidates, ops), barred(trace, machine))
+    columns = RecomputableGaps.of(trace, machine.durations(trace), _within(candidates, ops), barred(trace, machine))
     recompute_problem = RecomputeProblem.of(
         columns, Variants.of(trace, choices), candidates, last_place=last_place, worth=worth, goal=goal
     )

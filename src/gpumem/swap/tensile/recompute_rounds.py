@@ -42,7 +42,7 @@ class RecomputeRounds:
         self.readers: dict[int, set[int]] = defaultdict(set)  # before which ops recomputations read a buffer
         self._next, self._replay = (
             -1,
-            Replay(place=0, wanted=frozenset(), held={}, reruns=(), spans={}),
+            Replay(place=0, wanted=frozenset(), held={}, recomputed_ops=(), spans={}),
         )  # the row that `best` returned, and its ops
 
     @property

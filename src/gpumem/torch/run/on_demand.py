@@ -24,7 +24,7 @@ import numpy as np
 from gpumem.runtime.residency.limited_memory import RECIPE, UNLIMITED
 from gpumem.runtime.residency.observing import tolerable
 from gpumem.simulator.machine import Link, Machine
-from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Touches, Value
+from gpumem.swap.plan.replay import ON_DEVICE, RecomputedOp, Replay, Touches, Value
 from gpumem.torch.internals import storage_references, torch
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.recompute import NotRepeatable, PendingCall, RecordedCall, StorageRecipe, record_call
@@ -58,7 +58,7 @@ class Maker:
             place=0,
             wanted=frozenset([Value(number[cell], 0)]),
             held={},
-            reruns=(Rerun(0, reads, made),),
+            recomputed_ops=(RecomputedOp(0, reads, made),),
             spans=dict.fromkeys(made, Touches(0, 0, 0)),
         )
         return StorageRecipe(cell, replay, {0: self.call})

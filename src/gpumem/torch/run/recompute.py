@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from gpumem.runtime.residency.follower import LOST, Follower
 from gpumem.runtime.residency.hints import Hints, keys_of
 from gpumem.runtime.residency.limited_memory import DEVICE, RECIPE
-from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
+from gpumem.swap.plan.replay import ON_DEVICE, RecomputedOp, Replay, Value
 from gpumem.torch.internals import hidden_from_modes, storage_without_memory, torch
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.step.ops import (
@@ -202,7 +202,7 @@ class StorageRecipe:
         self.cell, self.steps = cell, steps
         self.calls: dict[int, RecordedCall] = {}  # by op; the recordings of this iteration
         self.sources: dict[Cell, torch.UntypedStorage] = {}
-        for step in steps.reruns:
+        for step in steps.recomputed_ops:
             call = calls.get(step.op)
             if call is None:
                 raise NotRepeatable(f"op {step.op} was not recorded")
@@ -214,7 +214,7 @@ class StorageRecipe:
         for source in self.sources:
             source.dependents = [*source.dependents, cell]
 
-    def _add_source(self, step: Rerun, call: RecordedCall, source: Cell) -> None:
+    def _add_source(self, step: RecomputedOp, call: RecordedCall, source: Cell) -> None:
         """Keep the storage of a cell that a call reads; NotRepeatable where it has other bytes by now, or may have."""
         storage = source.storage
         if storage is None or source is self.cell or source.version != call.versions.get(source, -1):
@@ -226,7 +226,7 @@ class StorageRecipe:
     def _needs(self) -> int:
         """The most bytes that one of the calls holds: values recomputed before it, its sources, its results."""
         needs, scratch = 0, dict[Value, int]()
-        for position, step in enumerate(self.steps.reruns):
+        for position, step in enumerate(self.steps.recomputed_ops):
             call = self.calls[step.op]
             sources = {call.cells[value.buffer] for value in step.reads if value.whole == ON_DEVICE}
             needs = max(needs, sum(scratch.values()) + sum(cell.size for cell in sources) + call.fresh)
@@ -271,7 +271,7 @@ def recompute_values(
     """Call the recorded ops of a replay, in order; the wanted values become the bytes of their cells."""
     scratch = _Scratch(memory)
     try:
-        for position, step in enumerate(steps.reruns):
+        for position, step in enumerate(steps.recomputed_ops):
             _recompute_op(memory, step, calls[step.op], scratch)
             # After its last use a value is freed at once, as `StorageRecipe.needs` counts on that.
             for value in [value for value in scratch.storages if steps.spans[value].touch == position]:
@@ -286,7 +286,7 @@ def recompute_values(
         memory.charge(-sum(storage.nbytes() for storage in scratch.storages.values()))
 
 
-def _recompute_op(memory: Memory, step: Rerun, call: RecordedCall, scratch: _Scratch) -> None:
+def _recompute_op(memory: Memory, step: RecomputedOp, call: RecordedCall, scratch: _Scratch) -> None:
     """Call one op a second time, on what it read: sources on the device, and values recomputed before it."""
     sources = [call.cells[value.buffer] for value in step.reads if value.whole == ON_DEVICE]
     memory.recomputing = True  # evict to the host only: what is recomputed now has no other bytes to be dropped for
@@ -424,7 +424,7 @@ class RecomputingFollower(Follower[Cell]):
                 wanted[value] = cell
             else:  # its recipe is another plan's: nothing keeps what this plan's calls would read
                 self.memory.bring(cell)
-        if len(wanted) == len(replay.wanted) and all(step.op in self.calls for step in replay.reruns):
+        if len(wanted) == len(replay.wanted) and all(step.op in self.calls for step in replay.recomputed_ops):
             recompute_values(self.memory, replay, self.calls, wanted)
         else:
             for cell in wanted.values():
