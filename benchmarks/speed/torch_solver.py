@@ -139,11 +139,11 @@ class Counter(TorchDispatchMode):
 
 @dataclass
 class Ran:
-    """One step: bytes by weak references and by the allocator, what runs again, whether gradients are right."""
+    """One step: bytes by weak references and by the allocator, what is recomputed, whether gradients are right."""
 
     peak: int
     allocated: int
-    again: float
+    recomputed: float
     right: bool
     seconds: float
 
@@ -151,12 +151,12 @@ class Ran:
 def run(net: nn.Module, x: torch.Tensor, settings: dict[str, Any], want: list[torch.Tensor]) -> Ran | str:
     """Compile under some settings and take steps: counted by references, then by the allocator. Or say why not."""
     torch._dynamo.reset()
-    counter, again, counting = Counter(), [], [True]
+    counter, runtimes, counting = Counter(), [], [True]
 
     def half(name: str) -> Callable[..., Any]:
         def compiler(module: Any, example: Any) -> Any:
             nodes = [n for n in module.graph.nodes if n.op == "call_function" and n.meta["val"] is not None]
-            again.append({n.name: partitioners.estimate_runtime(n) for n in nodes if _makes(n)})
+            runtimes.append({n.name: partitioners.estimate_runtime(n) for n in nodes if _makes(n)})
             inner = boxed_nop(module, example)
 
             def call(arguments: Any) -> Any:
@@ -184,7 +184,7 @@ def run(net: nn.Module, x: torch.Tensor, settings: dict[str, Any], want: list[to
     right = all(torch.equal(a, b) for a, b in zip(_gradients(net), want))
     counting.clear()
     allocated = _allocated(net, x, lambda: _step(step, x))
-    twice = sum(runtime for name, runtime in again[1].items() if name in again[0])
+    twice = sum(runtime for name, runtime in runtimes[1].items() if name in runtimes[0])
     return Ran(counter.peak, allocated, twice, right, seconds)
 
 

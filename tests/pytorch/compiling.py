@@ -17,10 +17,10 @@ from tests.pytorch.counting import References
 
 @dataclass
 class Ran:
-    """Bytes held at most, the estimated runtime of what ran again, the gradients; the ops of both graphs."""
+    """Bytes held at most, the estimated runtime of what was recomputed, the gradients; the ops of both graphs."""
 
     peak: int
-    again: float
+    recomputed: float
     gradients: list[torch.Tensor]
     graphs: dict[str, list[str]]
 
@@ -37,7 +37,7 @@ def compiled(net: torch.nn.Module, x: torch.Tensor, settings: dict[str, Any], se
     torch._dynamo.reset()
     counter = References()
     graphs: dict[str, list[str]] = {}
-    again: list[float] = []
+    recomputed: list[float] = []
 
     def half(name: str) -> Callable[..., Any]:
         def compiler(module: Any, example: Any) -> Any:
@@ -45,7 +45,7 @@ def compiled(net: torch.nn.Module, x: torch.Tensor, settings: dict[str, Any], se
             graphs[name] = [node.name for node in nodes]
             if name == "backward":
                 twice = [node for node in nodes if node.name in set(graphs["forward"]) and _makes(node)]
-                again.append(sum(partitioners.estimate_runtime(node) for node in twice))
+                recomputed.append(sum(partitioners.estimate_runtime(node) for node in twice))
             inner = boxed_nop(module, example)
 
             def run(arguments: Any) -> Any:
@@ -67,7 +67,7 @@ def compiled(net: torch.nn.Module, x: torch.Tensor, settings: dict[str, Any], se
         torch.manual_seed(seed)
         y = torch.compile(net, backend=backend, fullgraph=True)(x)
         y.square().mean().backward()
-    return Ran(max(held for _, held in counter.curve), sum(again), _gradients(net), graphs)
+    return Ran(max(held for _, held in counter.curve), sum(recomputed), _gradients(net), graphs)
 
 
 def _makes(node: Any) -> bool:

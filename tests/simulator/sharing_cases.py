@@ -131,7 +131,7 @@ class Naive:
         waits = [base + y for y in self.after[p % self.n]]
         if any(y >= 0 and y not in self.end for y in [*waits, *range(behind, behind + self.n)]):
             return False
-        return not self.on or self.host_spans(p) <= self.now
+        return not self.on or self.handed(p) <= self.now
 
     def handed(self, p: int) -> float:
         """When an op is launched, infinity where that is not known yet."""

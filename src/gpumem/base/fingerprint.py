@@ -85,7 +85,8 @@ def _is_compiled(thing: object) -> bool:
 
 def _code(code: CodeType, doc: str | None) -> object:
     constants = (one for one in code.co_consts if one != doc)
-    return code.co_code, code.co_names, [_code(one, None) if isinstance(one, CodeType) else _text(one) for one in constants]
+    inside = [_code(one, None) if isinstance(one, CodeType) else _text(one) for one in constants]
+    return code.co_code, code.co_names, inside
 
 
 def _text(constant: object) -> str:

@@ -15,7 +15,7 @@ SIZES = ("bytes_in_all", "largest_buffer", "peak_live_bytes", "footprint")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Describe traces: ops, buffers, load, and what the memory is for."""
+    """Describe traces: ops, buffers, live bytes, and what the memory is for."""
     rows = [describe(path) for path in args.file]
     print(json.dumps(rows) if args.json else "\n\n".join(_text(row) for row in rows))
     return 0

@@ -37,7 +37,7 @@ COLUMNS = ("planner", "limit", "feasible", *MEASURED)  # of JSON
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan for one limit with each planner; compare load, footprint, traffic and overhead, the least overhead first.
+    """Plan for one limit with each planner; compare live bytes, footprint, traffic, overhead; the least overhead first.
 
     What does not get there stands at the end, and below all the certified bound, which no plan of its kind can beat.
     Integer programs get half a minute each and the bound ten seconds, unless --seconds says otherwise; ilp and mosos

@@ -31,7 +31,7 @@ from gpumem.swap.search.robust import PRICE, off_by
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
-# Of swap and pool planners, to find out which load fits a pool. Not tuned.
+# Of swap and pool planners, to find out which load limit fits a pool. Not tuned.
 QUICK = {"effort": 0.03}, {"effort": 0.2}
 PLACING = {"effort": 1.0}  # of the pool planner: the same each time, where a target alone would take what time there is
 # Of swap planners that are asked for several plans around it. Not tuned.
@@ -163,8 +163,8 @@ class Case(Shown):
     def _begun(self, planner: Planner, fit: Callable[..., Combined]) -> Combined | None:
         """The best that those make of the pool whose plans a search begins with, or nothing.
 
-        One whose plan for a load as high as the pool takes longer than the best placed one is not placed: a lower load
-        and a placement only add to that, or so we assume.
+        One whose plan for a load limit as high as the pool takes longer than the best placed one is not placed: a lower
+        limit and a placement only add to that, or so we assume.
         """
         best, shortest, limit = None, FAR, min(n for n in (self.pool, self.load) if n is not None)
         with work.part(share=BEGIN):

@@ -39,7 +39,7 @@ class Planned(Shown):
     machine : Machine
     before, after : Run
         Trace, placement and timeline, without the plan and with it. Timelines are by the clock that judges: the
-        byte-counting simulation where a load was asked for, else the address-aware simulation.
+        byte-counting simulation where a load limit was asked for, else the address-aware simulation.
     placed : Timeline
         Of `after`, by the address-aware simulation whatever the limit.
     pool, load : int, optional
@@ -130,7 +130,7 @@ class Planned(Shown):
     def to_pandas(self) -> DataFrame:
         """Return a table with the rows `before` and `after`; needs `gpumem[pandas]`.
 
-        Columns say their units: loads, footprints and copies in bytes, times and stalls (by cause) in ns.
+        Columns say their units: live bytes, footprints and copies in bytes, times and stalls (by cause) in ns.
         """
         runs = {"before": self.before, "after": self.after}
         columns: dict[str, list[Any]] = {
@@ -256,8 +256,8 @@ class Planned(Shown):
 
         Notes
         -----
-        About half a millisecond an op; `checked` says what was left out for lack of time. With a load both timelines
-        are held against theirs.
+        About half a millisecond an op; `checked` says what was left out for lack of time. With a load limit both
+        timelines are held against theirs.
         """
         before, after, trace, duplex = self.before.trace, self.after, self.trace, self.machine.duplex
         ns, host_costs = self.machine.durations(trace), self.machine.host_costs(trace)

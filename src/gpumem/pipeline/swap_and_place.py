@@ -85,7 +85,7 @@ def in_pool(
     -----
     The highest load limit that fits, in steps of 1/200 of the peak live bytes: down by what the placement exceeds the
     pool, then by twice as much at a time, until something fits; then halved; then those of the 8 steps above that were
-    not tried, from above. A lower load may be harder to place than a higher one, so a higher one that fits may be
+    not tried, from above. A lower load limit may be harder to place than a higher one, so a higher one that fits may be
     passed over. Zhang et al. 2019, sections V and VI-C.
 
     Examples
@@ -171,7 +171,7 @@ def refine_limit(
     judge: Callable[[Combined], Timeline],
     least: int = 0,
 ) -> Combined:
-    """Look for a better plan around one that fits the pool: higher loads wait less, but are harder to place.
+    """Look for a better plan around one that fits the pool: higher limits wait less, but are harder to place.
 
     Parameters
     ----------
@@ -181,8 +181,8 @@ def refine_limit(
         A plan whose placement fits. Its load limit, and two that are up to 1/100 of the peak live bytes above it, are
         tried.
     swaps : iterable of callable
-        As `swap` in `in_pool`, each with another plan for the same load: those that do not wait are equal swaps, among
-        which the placement chooses.
+        As `swap` in `in_pool`, each with another plan for the same load limit: those that do not wait are equal swaps,
+        among which the placement chooses.
     judge : callable
         Runs a plan by the clock that counts.
     least : int

@@ -101,7 +101,7 @@ def zero_stall_limit(
     held without swapping, less what is off the device then, is at most `limit`. A buffer is off the device at most in
     the part that was copied out by then, and at most in the part that is copied in afterwards (`O` and `I` in
     `program`), and an engine copies for no longer than time passes. Each relaxation can only lower the bound: fractions
-    of buffers, latency in proportion; loads looked at only at breakpoints; copies anywhere inside a segment; one
+    of buffers, latency in proportion; live bytes looked at only at breakpoints; copies anywhere inside a segment; one
     copy-out for all gaps of a value as soon as one of them could make it; gaps that add up to less than 1/2000 of the
     peak leave for nothing; what is held after its last access counts as free; the iterations of a cycle are averaged.
     Kept from whole buffers: none is off the device before a whole copy-out since its access could have ended, nor later

@@ -38,7 +38,7 @@ def net_of(name: str, batch: int = 64) -> tuple[torch.nn.Module, torch.Tensor]:
 def ran(net: torch.nn.Module, x: torch.Tensor, asked: Solver) -> Ran:
     found = compiled(net, x, asked.settings)
     (chosen,) = asked.chosen
-    assert (found.peak, found.again) == (chosen.peak, chosen.again)
+    assert (found.peak, found.recomputed) == (chosen.peak, chosen.recomputed)
     return found
 
 
@@ -54,7 +54,7 @@ def check(name: str, budgets: list[float]) -> None:
         found, chosen = ran(net, x, asked), asked.chosen[0]
         assert same(found.gradients, want)
         assert found.peak <= chosen.asked == chosen.least + int(budget * (chosen.full - chosen.least))
-        assert before is None or (found.peak >= before.peak and found.again <= before.again)
+        assert before is None or (found.peak >= before.peak and found.recomputed <= before.recomputed)
         before = found
     assert before is not None and before.peak == chosen.full
 
@@ -80,7 +80,7 @@ def no_more_than_torchs(name: str, budgets: list[float]) -> None:
     for budget in budgets:
         theirs = compiled(net, x, {"activation_memory_budget": budget})
         ours = ran(net, x, solver(limit=theirs.peak))
-        assert ours.peak <= theirs.peak and ours.again <= theirs.again, budget
+        assert ours.peak <= theirs.peak and ours.recomputed <= theirs.recomputed, budget
 
 
 @counted

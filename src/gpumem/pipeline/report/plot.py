@@ -75,7 +75,7 @@ def profile(
     ax = axes_of(ax)
     time, load = before.steps()
     steps, held = np.append(time, before.n), np.append(load, load[-1]) / _MIB
-    ax.fill_between(steps, held, step="post", alpha=0.35, label="load" if after is None else "without the plan")
+    ax.fill_between(steps, held, step="post", alpha=0.35, label="live bytes" if after is None else "without the plan")
     if after is not None:
         steps, kept = recorded(before), recorded(after)
         if len(kept) != len(steps):

@@ -30,7 +30,7 @@ from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
 # How the effort and the seconds are divided. Not tuned, but for BEAMING: beams have most of the time where they get
-# anywhere (git 53473b67), since they alone put together loads that are near their peak all the time.
+# anywhere (git 53473b67), since they alone put together instances that are near their peak all the time.
 ANNEALING = 0.3  # of the effort
 EJECTION = 3.0  # times the effort, on top of it
 BEAMS = 0.3  # of the effort, on top of it

@@ -59,7 +59,7 @@ def aoa(candidates: Candidates) -> F64:
 
 
 def wdoa(candidates: Candidates) -> F64:
-    """Weighted duration of absence: byte-nanoseconds of load between the accesses (section IV-B iii)."""
+    """Weighted duration of absence: byte-nanoseconds of live bytes between the accesses (section IV-B iii)."""
     held = candidates.load.astype(np.float64) * candidates.duration  # as int64 bytes x nanoseconds would overflow
     area = np.concatenate([[0.0], np.cumsum(np.tile(held, 2))])  # twice round, since a gap may wrap
     result: F64 = area[candidates.gaps.before] - area[candidates.gaps.after + 1]
@@ -74,7 +74,7 @@ def swdoa(candidates: Candidates) -> F64:
     scores at the top of the heap that had fallen since they were last evaluated.
     """
     score = np.zeros(len(candidates), np.int64)
-    # Whole numbers, so that equal areas are equal; of huge loads in units that keep them below 2**62.
+    # Whole numbers, so that equal areas are equal; huge ones in units that keep them below 2**62.
     unit = int(float(candidates.load.max(initial=0)) * float(candidates.duration.sum()) / 2**62) + 1
     if len(candidates):
         tree = _AreaTree(*_tree.build_area(candidates.load // unit, candidates.duration), n=len(candidates.load))

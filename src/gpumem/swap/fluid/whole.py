@@ -6,7 +6,7 @@
     O  copied out    0.3        1          1          1     <= what the engine can do since the value was made
     I  to come back  1          1          0.6        0     <= what the engine can do until the access
     A  away          0          1          0          0     <= O, <= I
-    load             what is held without swapping, less bytes x A, <= M
+    live bytes       what is held without swapping, less bytes x A, <= M
 
 With every instant a breakpoint it also says what a plan says, `o` and `f` of each gap; then nothing is left open but
 the order of the copies::
