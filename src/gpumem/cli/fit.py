@@ -12,7 +12,7 @@ from gpumem.base.units import fraction
 from gpumem.cli.common.args import check_folder, machine_flags, out_folder, target_of
 from gpumem.cli.common.files import workspaces_flag
 from gpumem.cli.common.parser import Command, OneOf, Section, option, positive
-from gpumem.cli.common.planners import of_use, options_told, planner_flags, planners_asked
+from gpumem.cli.common.planners import of_use, planner_flags, planner_options, planners_asked
 from gpumem.cli.common.planning import ROBUST, SIZE, uncertain
 from gpumem.cli.common.progress import Progress, complain, tell, tell_failure
 from gpumem.cli.common.uncertainty import uncertainty_flags
@@ -76,7 +76,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     from gpumem.swap import planners_of
 
     planners = planners_of(BEST) if args.planner is None else planners_asked(args)
-    options: dict[str, Any] = {"planner": [*planners], "options": options_told(args, planners)}
+    options: dict[str, Any] = {"planner": [*planners], "options": planner_options(args, planners)}
     options["uncertainty"] = uncertain(args)
     if args.robust is not None:
         of_use("--robust", "robust", planners)

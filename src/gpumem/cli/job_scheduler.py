@@ -14,7 +14,7 @@ from gpumem.base.names import taken, unknown
 from gpumem.base.units import amount, human
 from gpumem.cli.common.args import check_file, count_of, each
 from gpumem.cli.common.parser import Option, Section, finite, option, word
-from gpumem.cli.common.planners import OPTION, OWN, of_use, options_told
+from gpumem.cli.common.planners import OPTION, OWN, of_use, planner_options
 from gpumem.cli.common.planning import NO_CHECK
 from gpumem.cli.common.progress import tell, tell_failure
 from gpumem.execute import latency
@@ -262,7 +262,7 @@ def _named(args: argparse.Namespace) -> Callable[..., Any]:
     if args.planner in ("tensile", "none"):
         raise ValueError(f"--option: no use to {args.planner}")
     alone = swap.planner_of(args.planner, "--planner")
-    return separately(alone.with_(**options_told(args, {args.planner: alone}, flags=())))
+    return separately(alone.with_(**planner_options(args, {args.planner: alone}, flags=())))
 
 
 def _estimate(args: argparse.Namespace, machine: gpumem.Machine) -> Callable[..., Any] | None:

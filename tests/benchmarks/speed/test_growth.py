@@ -57,14 +57,14 @@ def test_what_runs_again_is_not_listed_for_gaps_that_nobody_asks_about(
     monkeypatch: pytest.MonkeyPatch, name: str, make: Any
 ) -> None:
     trace: Trace = make(2000, 0)
-    listed, listing = list[int](), recompute._make_again
+    listed, listing = list[int](), recompute._recompute_each
 
     def counted(*given: Any) -> Any:
         found = listing(*given)
         listed.append(len(found[3]))
         return found
 
-    monkeypatch.setattr(recompute, "_make_again", counted)
+    monkeypatch.setattr(recompute, "_recompute_each", counted)
     with suppress(NotReached):
         PLANNERS[name](trace, MACHINE, trace.peak_live_bytes * 6 // 10, seconds=5)
     assert sum(listed) < LISTED * trace.n, sum(listed) / trace.n

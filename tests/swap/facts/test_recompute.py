@@ -126,14 +126,14 @@ def test_versions_of_one_buffer_are_marked_once(machine: Machine, monkeypatch: p
 
 def looked(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> int:
     """How many reads and writes a call of `recomputable` looks at."""
-    real, seen = recompute._make_again, list[np.ndarray]()
+    real, seen = recompute._recompute_each, list[np.ndarray]()
 
     def noting(*args: np.ndarray) -> object:
         seen.append(args[-1])
         return real(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(recompute, "_make_again", noting)
+        patch.setattr(recompute, "_recompute_each", noting)
         call()
     return int(seen[0][0])
 

@@ -113,7 +113,7 @@ def test_a_solution_in_which_nothing_is_swapped() -> None:
     trace = held_over(2, 4)
     fluid, breaks = relax(trace, GTX, stalls=True), np.arange(10)
     some = program.WholeProgram(fluid, breaks, trace.peak_live_bytes, 8)
-    nothing = some.gone_at(np.full(some.rows.columns, 0.4))
+    nothing = some.swapped_gaps(np.full(some.rows.columns, 0.4))
     for gap, instant in (nothing, [np.zeros(0, np.int64)] * 2):
         swapped = SwappedGaps.of(fluid, breaks, gap, instant)
         assert len(swapped) == 0

@@ -11,7 +11,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan.decisions import Swap
 from gpumem.swap.plan.gaps import around
-from gpumem.swap.tensile.peak import NO_COPY, counts_again, ops_between
+from gpumem.swap.tensile.peak import NO_COPY, counts_from, ops_between
 from gpumem.trace import I64, Trace
 
 Trigger = tuple[int, int]  # the last op that has ended, and the ns since its end
@@ -52,9 +52,7 @@ class SwapTask:
     def absent(self, times: Times, in_ns: int, accounting: str = "exact") -> tuple[int, int]:
         """Return the ops `[first, stop)` that need not hold the buffer, by one of `ACCOUNTING`."""
         s = self.swap
-        return s.release, int(
-            counts_again(times.start, s.before, s.prefetch, self.in_at + in_ns, accounting == "exact")
-        )
+        return s.release, int(counts_from(times.start, s.before, s.prefetch, self.in_at + in_ns, accounting == "exact"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,7 +35,7 @@ def planners_asked(args: argparse.Namespace) -> dict[str, swap.Planner]:
     return swap.planners_of(args.planner, "--planner")
 
 
-def options_told(
+def planner_options(
     args: argparse.Namespace, planners: Mapping[str, Callable[..., Any]], flags: Collection[str] = FLAGS
 ) -> dict[str, Any]:
     """Read `--option`: each is one of the planners', of the type that it declares, and in its range.

@@ -13,7 +13,7 @@ from gpumem.base.names import choice, choices
 from gpumem.base.units import amount, human_ns
 from gpumem.cli.common.args import machine_flags
 from gpumem.cli.common.parser import Option, Section, at_least, option, positive, word
-from gpumem.cli.common.planners import of_use, options_told, planner_flags, planners_asked
+from gpumem.cli.common.planners import of_use, planner_flags, planner_options, planners_asked
 from gpumem.cli.common.progress import tell
 from gpumem.cli.common.uncertainty import uncertainty_of
 
@@ -105,7 +105,7 @@ def own_options(
         given["threshold"] = amount(given["threshold"], whole, "--threshold", least=0)
     for name in given.keys() - set(more):
         of_use("--no-recompute" if name == "recompute" else f"--{name}", name, planners)
-    return given | options_told(args, planners)
+    return given | planner_options(args, planners)
 
 
 def uncertain(args: argparse.Namespace) -> Uncertainty | None:

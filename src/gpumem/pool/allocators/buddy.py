@@ -68,16 +68,16 @@ class Buddy(OnDevice[None]):
         """Return the offset of `size` bytes for work on `stream`."""
         asked = checked(size, "size")
         needed = max(self._unit, 1 << (asked - 1).bit_length())
-        order_found = min((order for order, starts in self._free.items() if order >= needed and starts), default=None)
-        if order_found is None:
+        block = min((size for size, starts in self._free.items() if size >= needed and starts), default=None)
+        if block is None:
             self._grow(self._enough(asked, needed))
-            order_found = min(order for order, starts in self._free.items() if order >= needed and starts)
-        start = self._free[order_found][0]
+            block = min(size for size, starts in self._free.items() if size >= needed and starts)
+        start = self._free[block][0]
         self._last_use.claim(self._base + start, needed, stream)
-        del self._free[order_found][0]
-        while order_found > needed:
-            order_found //= 2
-            insort(self._free.setdefault(order_found, []), start + order_found)
+        del self._free[block][0]
+        while block > needed:
+            block //= 2
+            insort(self._free.setdefault(block, []), start + block)
         return self._live.add(self._base + start, Granted(needed, asked, None))
 
     def free(self, offset: int, *, stream: int = 0) -> None:

@@ -157,7 +157,7 @@ def recomputable(
     duration, spans = machine.durations(trace), (gaps_.buffer, gaps_.after, gaps_.before)
     limits = np.full(len(row), NO_END) if most is None else most
     looks = np.zeros(1, np.int64)
-    reason, until, *columns = _make_again(origins, row, *spans, unknown, duration, limits, earlier, looks)
+    reason, until, *columns = _recompute_each(origins, row, *spans, unknown, duration, limits, earlier, looks)
     recomputed, there = Csr(*columns[:2]), Csr(*columns[2:])
     made = origins.left.first[row] < origins.left.stop[row]
     op = np.append(origins.writer, UNKNOWN)[np.where(made, origins.left.first[row], -1)]
@@ -177,7 +177,7 @@ class _Asked(NamedTuple):
 
 
 @jit
-def _make_again(  # noqa: PLR0913, PLR0917  compiled: arrays that differ by gap, and no keyword-only parameters
+def _recompute_each(  # noqa: PLR0913, PLR0917  compiled: arrays that differ by gap, and no keyword-only parameters
     origins: Origins,
     row: I64,
     buffer: I64,
@@ -208,7 +208,9 @@ def _make_again(  # noqa: PLR0913, PLR0917  compiled: arrays that differ by gap,
         if until[gap] > 0:
             recomputed = ascending(marked)
             ops, end[gap + 1] = _noted(ops, end[gap], recomputed)
-            there, there_end[gap + 1] = _noted(there, there_end[gap], _found_there(asked, recomputed, until[gap], seen))
+            there, there_end[gap + 1] = _noted(
+                there, there_end[gap], _sources_on_device(asked, recomputed, until[gap], seen)
+            )
         asked.absent[buffer[gap]] = False
     looks[0] = marked.used[LOOKED_AT]
     return reason, until, end, ops[: end[-1]], there_end, there[: there_end[-1]]
@@ -260,7 +262,7 @@ def _tried(asked: _Asked, row: int, at: int, least: int, most: int) -> tuple[int
 
 
 @inner
-def _found_there(asked: _Asked, ops: I64, place: int, seen: Bool) -> I64:
+def _sources_on_device(asked: _Asked, ops: I64, place: int, seen: Bool) -> I64:
     """The buffers that `ops` read on the device, each once; `seen` is False everywhere, before and after."""
     origins, absent, held, count, reads = asked.origins, asked.absent, asked.none, 0, 0
     for op in ops:

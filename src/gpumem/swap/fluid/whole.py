@@ -51,10 +51,10 @@ class WholeProgram(FluidProgram):
             op, size = self.turns[self.place[own]] // 2 % fluid.n, self.f.w.size[self.gap[own]]
             self.rows.put(row[op], self.absent[own], size / peak)
 
-    def gone_at(self, values: F64) -> tuple[I64, I64]:
+    def swapped_gaps(self, values: F64) -> tuple[I64, I64]:
         """Return what is off the device by a solution: gaps, and instants, ascending by both."""
-        is_away = values[self.absent] > 0.5
-        return self.active[self.gap[is_away]], self.turns[self.place[is_away]]
+        is_off_device = values[self.absent] > 0.5
+        return self.active[self.gap[is_off_device]], self.turns[self.place[is_off_device]]
 
     def _copies_in(self) -> None:
         """I: from the first breakpoint where the buffer may be off the device until it is back."""

@@ -125,8 +125,8 @@ def merged(trace: Trace, duration: I64, least: int, most: int, parked: Sequence[
 
 def _worth(trace: Trace, least: int) -> Bool:
     """The buffers that are worth deciding about, bool[B]."""
-    gaps_found, worth, touched = gaps(trace), np.zeros(len(trace.buffers), np.bool_), trace.accesses().op
-    worth[gaps_found.buffer[gaps_found.before > gaps_found.after + SHORTEST_GAP]] = True
+    spans, worth, touched = gaps(trace), np.zeros(len(trace.buffers), np.bool_), trace.accesses().op
+    worth[spans.buffer[spans.before > spans.after + SHORTEST_GAP]] = True
     is_candidate = ~trace.buffers.host & ~trace.crossing & (trace.buffers.size >= least)
     pending, backward = np.flatnonzero(worth & is_candidate).tolist(), backward_start(trace)
     while pending:

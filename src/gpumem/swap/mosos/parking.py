@@ -52,15 +52,15 @@ def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, share: 
     return _timed(trace, machine, candidates.where(chosen), needed > share * limit)
 
 
-def _largest_first(gaps_found: Gaps, needs: I64, most_bytes: float) -> Bool:
+def _largest_first(candidates: Gaps, needs: I64, most_bytes: float) -> Bool:
     """Which gaps go: while the first op of the highest need has more than that, the largest around it, bool[m]."""
-    order, n = np.argsort(-gaps_found.size, kind="stable"), len(needs)
-    first, stop = (gaps_found.after + 1)[order], gaps_found.before[order]
+    order, n = np.argsort(-candidates.size, kind="stable"), len(needs)
+    first, stop = (candidates.after + 1)[order], candidates.before[order]
     around, (top, add) = Biggest.of(first, stop, n), segment_tree.build(needs)
     is_swapped = np.zeros(len(order), np.bool_)
     while top[1] > most_bytes and (gap := biggest(around, segment_tree.first_largest(top, add))) >= 0:
         is_swapped[order[gap]], around.length[gap] = True, 0
-        segment_tree.add_around(top, add, n, first[gap], stop[gap], -gaps_found.size[order[gap]])
+        segment_tree.add_around(top, add, n, first[gap], stop[gap], -candidates.size[order[gap]])
     return is_swapped
 
 

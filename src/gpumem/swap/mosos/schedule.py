@@ -90,8 +90,8 @@ def _memory(nodes: Nodes, scope: Scope, by: I64, *, out: Bool, back: Bool, resid
         if copies:
             is_arriving = np.any(scope.landing(back, stage), axis=0)
             arrives = (back & (scope.in_end == stage)).any(axis=0)
-            is_leaving: Bool = np.any(scope.being_offloaded(out, stage), axis=0)
-            is_kept = (is_kept & ~arrives) | is_leaving
+            is_being_offloaded: Bool = np.any(scope.being_offloaded(out, stage), axis=0)
+            is_kept = (is_kept & ~arrives) | is_being_offloaded
         used = int(nodes.held[stage] + nodes.size[resident[stage]].sum() + nodes.size[is_arriving].sum())
         through = resident[stage] & scope.rules.plain  # what a plan holds through all recomputations of the stage
         for node in np.flatnonzero(by[stage] >= 0).tolist():

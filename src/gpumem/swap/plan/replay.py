@@ -266,7 +266,7 @@ def chase(  # noqa: C901, PLR0913, PLR0917  compiled: columns of a record are lo
     """
     marked.place[SUNK], marked.place[CAUSE] = place, FREE
     read_ptr, read, last, dies = origins.read_ptr, origins.read, origins.last, origins.dies
-    found_first, found_stop, why = origins.finds.first, origins.finds.stop, origins.finds.why
+    chain_first, chain_stop, why = origins.finds.first, origins.finds.stop, origins.finds.why
     for row in range(len(first)):
         _mark(origins.writer, first[row], stop[row], marked, duration=duration, most=most)
     while marked.used[PENDING] > 0 and marked.used[TIME] <= most:
@@ -277,7 +277,7 @@ def chase(  # noqa: C901, PLR0913, PLR0917  compiled: columns of a record are lo
             buffer = read[row]
             if is_there(place, last[row], dies=dies[row], absent=absent[buffer], until=until[buffer]):
                 continue
-            if is_kept(op, last[row], dies=dies[row], stop=found_stop[row], kept=kept[buffer]):
+            if is_kept(op, last[row], dies=dies[row], stop=chain_stop[row], kept=kept[buffer]):
                 continue
             if why[row] != 0:
                 sunk = -1 if absent[buffer] else last[row]
@@ -287,7 +287,7 @@ def chase(  # noqa: C901, PLR0913, PLR0917  compiled: columns of a record are lo
                     marked.place[CAUSE] = row
                 marked.place[SUNK] = place = min(place, sunk)
                 continue
-            _mark(origins.writer, found_first[row], found_stop[row], marked, duration=duration, most=most)
+            _mark(origins.writer, chain_first[row], chain_stop[row], marked, duration=duration, most=most)
     if marked.used[TIME] > most:
         return DEAR, DEAR
     for row in range(len(first)):

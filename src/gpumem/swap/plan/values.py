@@ -167,7 +167,7 @@ class _Obstacles(NamedTuple):
 
     lasting: Bool  # the buffer is a parameter or optimizer state
     copy: Bool
-    from_outside: Bool  # as a whole write it takes data that no op made
+    takes_unseen_data: Bool  # as a whole write it takes data that no op made
     nobody: Bool  # and so it is unless later ops write into it: what an op only allocates is as good as any other
 
     @classmethod
@@ -180,8 +180,8 @@ class _Obstacles(NamedTuple):
         reads_nothing[without_reads] = True
         converts[without_reads] = [name[op].split(".")[0] == "_to_copy" for op in without_reads]
         allocates[without_reads] = [name[op].removeprefix("new_").startswith("empty") for op in without_reads]
-        from_outside = (batch[accesses.buffer] & reads_nothing[accesses.op]) | converts[accesses.op]
-        return cls(lasting[accesses.buffer], trace.ops.copies[accesses.op], from_outside, allocates[accesses.op])
+        takes_unseen_data = (batch[accesses.buffer] & reads_nothing[accesses.op]) | converts[accesses.op]
+        return cls(lasting[accesses.buffer], trace.ops.copies[accesses.op], takes_unseen_data, allocates[accesses.op])
 
 
 def _versions(accesses: _Accesses, obstacles: _Obstacles, stop: I64) -> Versions:
@@ -206,7 +206,7 @@ def _versions(accesses: _Accesses, obstacles: _Obstacles, stop: I64) -> Versions
     for code, refused in (
         (STATISTIC, any_of(accesses.statistic)),
         (COPY, any_of(obstacles.copy)),
-        (SOURCE, exists & (obstacles.from_outside[made_at] | (obstacles.nobody[made_at] & unwritten))),
+        (SOURCE, exists & (obstacles.takes_unseen_data[made_at] | (obstacles.nobody[made_at] & unwritten))),
         (OVER_BOUNDARY, ~exists & accesses.old),
         (NO_WHOLE, ~exists & ~accesses.old),
         (LASTING, obstacles.lasting),

@@ -35,12 +35,12 @@ def draw(random: I64, below: int) -> int:
 def toggle(problem: SwapProblem, drops: RecomputeState, swaps: SwapState, gap: int) -> None:
     """Select a gap, or unselect it; the first selected gap of a value pays for its copy-out."""
     value = problem.value[gap]
-    payer_before = _copied_by(problem, swaps, value)
+    copied_before = _copied_by(problem, swaps, value)
     swaps.selected[gap] = not swaps.selected[gap]
     copied_by = _copied_by(problem, swaps, value)
-    if copied_by != payer_before:
-        if payer_before >= 0:
-            swaps.lengths[OUT] = remove(swaps.outs, swaps.lengths[OUT], payer_before)
+    if copied_by != copied_before:
+        if copied_before >= 0:
+            swaps.lengths[OUT] = remove(swaps.outs, swaps.lengths[OUT], copied_before)
         if copied_by >= 0:
             swaps.lengths[OUT] = insert(swaps.outs, swaps.lengths[OUT], copied_by, Key(problem.end, problem.after, 1))
         for other in range(problem.first[value], problem.last[value]):

@@ -59,7 +59,7 @@ def drop(recompute: RecomputeProblem, drops: RecomputeState, gap: int, place: in
     drops.targets[old] -= old > 0
     drops.targets[place] += place > 0
     change = Change(recompute.columns.buffer[gap], after, max(old, place), place=old, other_place=place)
-    return _replay_again(recompute, drops, change)
+    return _update_replays(recompute, drops, change)
 
 
 @jit
@@ -72,7 +72,7 @@ def drop_later(recompute: RecomputeProblem, drops: RecomputeState, gap: int, pla
     choice.drop_at[gap] = place
     _count_dropped(recompute, drops, gap, -1)
     buffer, after = recompute.columns.buffer[gap], recompute.columns.after[gap]
-    return _replay_again(recompute, drops, Change(buffer, after, max(old, place), place=0, other_place=0))
+    return _update_replays(recompute, drops, Change(buffer, after, max(old, place), place=0, other_place=0))
 
 
 @jit
@@ -84,7 +84,7 @@ def hold_dead(recompute: RecomputeProblem, drops: RecomputeState, buffer: int, u
     _count_held(drops, buffer, end, old, sign=-1)
     _count_held(drops, buffer, end, until, sign=1)
     drops.choice.held_until[buffer] = until
-    return _replay_again(recompute, drops, Change(buffer, end - 1, max(old, until), place=0, other_place=0))
+    return _update_replays(recompute, drops, Change(buffer, end - 1, max(old, until), place=0, other_place=0))
 
 
 @jit
@@ -106,7 +106,7 @@ def hold(recompute: RecomputeProblem, drops: RecomputeState, value: int, start: 
     choice.pieces[0] = piece + 1
     _count_held(drops, buffer, start, stop, sign=1)
     drops.targets[start] += 1
-    return _replay_again(recompute, drops, Change(buffer, start - 1, stop, place=start, other_place=0))
+    return _update_replays(recompute, drops, Change(buffer, start - 1, stop, place=start, other_place=0))
 
 
 @jit
@@ -119,7 +119,7 @@ def release(recompute: RecomputeProblem, drops: RecomputeState, piece: int) -> b
     choice.piece_stop[piece], choice.pieces[0] = choice.piece_stop[last], last
     _count_held(drops, buffer, start, stop, sign=-1)
     drops.targets[start] -= 1
-    return _replay_again(recompute, drops, Change(buffer, start - 1, stop, place=start, other_place=0))
+    return _update_replays(recompute, drops, Change(buffer, start - 1, stop, place=start, other_place=0))
 
 
 @jit
@@ -128,7 +128,7 @@ def switch_variant(recompute: RecomputeProblem, drops: RecomputeState, row: int,
     op, workspace = recompute.variants.op[row], recompute.variants.workspace[row]
     _run_by(recompute, drops, row, variant)
     # The op is a source of replays behind it only; those that run it have its workspace marked.
-    return _replay_again(recompute, drops, Change(workspace, op, len(drops.added_ns), place=0, other_place=0))
+    return _update_replays(recompute, drops, Change(workspace, op, len(drops.added_ns), place=0, other_place=0))
 
 
 @inner
@@ -148,7 +148,7 @@ def _count_held(drops: RecomputeState, buffer: int, start: int, stop: int, sign:
 
 
 @inner
-def _replay_again(recompute: RecomputeProblem, drops: RecomputeState, change: Change) -> bool:
+def _update_replays(recompute: RecomputeProblem, drops: RecomputeState, change: Change) -> bool:
     """Find the replays anew that a change concerns."""
     mark = change.buffer % MARKS
     for place in range(change.after + 1, min(change.last + 1, len(drops.added_ns))):

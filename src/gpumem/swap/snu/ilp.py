@@ -226,7 +226,7 @@ class _Search(Incumbent):
         self.left = solution is not None
         if solution is None:
             return breaks[:0]
-        return self.realise(SwappedGaps.of(fluid, breaks, *program.gone_at(solution)))
+        return self.realise(SwappedGaps.of(fluid, breaks, *program.swapped_gaps(solution)))
 
     @property
     def host(self) -> I64 | None:

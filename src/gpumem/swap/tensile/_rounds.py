@@ -15,7 +15,7 @@ from gpumem.swap.facts import link, pinned, segment_tree as _tree
 from gpumem.swap.facts.biggest import Biggest, biggest
 from gpumem.swap.facts.link import Taken
 from gpumem.swap.facts.pinned import Values
-from gpumem.swap.tensile.peak import NO_COPY, counts_again, ops_between
+from gpumem.swap.tensile.peak import NO_COPY, counts_from, ops_between
 from gpumem.trace import I64, Bool
 
 
@@ -236,7 +236,7 @@ def _commit(job: SwapJob, progress: SwapProgress, proposed: tuple[int, int], gap
             earliest = at
         _strike_out(job, progress, at)
         ends = tasks.in_at[at] + gaps.in_ns[at]
-        back = counts_again(job.start, gaps.before[at], tasks.prefetch[at], ends, exact=job.exact)
+        back = counts_from(job.start, gaps.before[at], tasks.prefetch[at], ends, exact=job.exact)
         off_device = 2 * tasks.release[at], 2 * back  # positions of the tree: two for each op
         _tree.add_around(progress.top, progress.add, 2 * job.n, *off_device, -gaps.size[at])
         tasks.done[progress.counts[DONE]] = at

@@ -40,6 +40,6 @@ def ops_between(start: I64, end: I64, accesses: tuple[int, int], copies: tuple[i
 
 
 @jit
-def counts_again(start: I64, before: int, prefetch: int, ends: int, exact: bool) -> int:
+def counts_from(start: I64, before: int, prefetch: int, ends: int, exact: bool) -> int:
     """Return the op from which on a tensor counts whose copy-in `ends` at a time: by `exact` accounting, or paper's."""
     return prefetch if exact else min(max(int(np.searchsorted(start, ends)), prefetch), before)

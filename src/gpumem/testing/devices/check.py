@@ -96,8 +96,8 @@ def _shortest(
     """The error of a short program that breaks the same rule."""
 
     def fails(some: list[DeviceCall]) -> ContractError | None:
-        error_again = _judged(_legal(some), factory, mixing)
-        return error_again if error_again is not None and error_again.rule == error.rule else None
+        shorter = _judged(_legal(some), factory, mixing)
+        return shorter if shorter is not None and shorter.rule == error.rule else None
 
     return shrink([*calls], error, fails, _simpler)
 
