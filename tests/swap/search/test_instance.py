@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from gpumem.simulator.machine import Link, Machine
@@ -11,6 +12,7 @@ from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.search._evaluate import FAR
 from gpumem.swap.search.instance import Instance, problem
 from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.kinds import GENERATOR_BYTES
 from tests.swap.nets import CARD
 
 
@@ -60,6 +62,27 @@ def test_replays_longer_than_a_better_plan_has_time_for_are_left_out() -> None:
     assert droppable(FAR) and droppable(52) and not droppable(51)
     assert droppable(51, Plan((Recompute(Y, 1, 3, 3),), 5))
     assert droppable(51, streams=2)
+
+
+def last_place(trace: Trace, pinned: int = 10_000) -> int:
+    """The last place at which Y can be recomputed."""
+    _, recompute, windows = problem(trace, replace(CARD, pinned=pinned), 8, recompute=True)
+    row = windows.rows(trace.n).get((Y, 1))
+    return 0 if row is None else int(recompute.last_place[row])
+
+
+def test_random_ops_are_not_run_twice_where_the_host_cannot_hold_their_generators() -> None:
+    trace = two(8, 8)
+    draws = replace(trace, ops=replace(trace.ops, rng=np.arange(5) == 1))
+    assert last_place(draws) == last_place(trace) == 3
+    assert last_place(draws, pinned=GENERATOR_BYTES - 1) == 0 and last_place(trace, pinned=GENERATOR_BYTES - 1) == 3
+
+
+@pytest.mark.parametrize(("end", "last"), [(2, 0), (3, 0), (4, 3), (5, 3)])
+def test_a_value_that_can_be_recomputed_only_before_the_next_op_is_not_dropped(end: int, last: int) -> None:
+    """Y is dropped for op 2 at least, so X, which it is made of, has to be there before op 3."""
+    ops = Ops.make([[], [0], [], [1], []], [[], [1], [2], [], []], duration=[10] * 5)  # nothing makes X
+    assert last_place(Trace(Buffers.make([8, 8, 8], [0, 1, 2], [end, 4, 3]), ops)) == last
 
 
 @pytest.mark.parametrize(("pinned", "counted"), [(15, True), (16, False)])

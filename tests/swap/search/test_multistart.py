@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpumem.base.errors import NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.simulator import Realised, Uncertainty
 from gpumem.simulator.machine import Link, Machine
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap.facts.limits import Judge
 from gpumem.swap.plan import Plan, Recompute, Swap, Variant
 from gpumem.swap.plan.tails import Tails
@@ -21,9 +22,9 @@ from gpumem.swap.search import multistart, robust
 from gpumem.swap.search._evaluate import FAR
 from gpumem.swap.search._pace import Pace
 from gpumem.swap.search.annealing import BEST_DELAY, BEST_LIMIT
-from gpumem.swap.search.multistart import WalkRace, ask_all
+from gpumem.swap.search.multistart import WalkRace, ask_all, start_from_drops
 from gpumem.swap.search.robust import FEW, FINAL, MANY, Question, most_robust
-from gpumem.trace import I64, Trace
+from gpumem.trace import I64, RECOMPUTE, Buffers, Ops, Trace
 from tests.swap.nets import CARD, chain, line
 
 MACHINE = replace(CARD, into=Link(40.0, 0.0))
@@ -221,6 +222,101 @@ def test_greedy_starts_are_those_that_recompute_where_they_are_asked_for(recompu
     starts([FREE], recompute=recompute, greedy=greedy)
     with pytest.raises(LookupError):
         starts([FREE], recompute=True, greedy=True)
+
+
+class DroppingWalk:
+    """A walk that drops A of `recomputable`, which is recomputed right before op 8, and notes what is asked of it."""
+
+    goal, effort, drops = 100, 0.5, SimpleNamespace(choice=None)
+
+    def __init__(self, *, can_trim: bool = True) -> None:
+        trace = recomputable()
+        # As of a trace that some other plan made.
+        self.trace = replace(
+            trace,
+            buffers=replace(trace.buffers, of=np.roll(np.arange(3), 1)),
+            ops=replace(trace.ops, of=np.arange(10)[::-1].copy()),
+        )
+        self.can_trim, self.log = can_trim, list[str]()
+        self.selected: list[tuple[int, int]] = []
+        self.stalls = 0
+
+    def drop_greedily(self, goal: int, most: int) -> None:
+        self.log.append(f"drop to {goal}, {most} tries")
+
+    def trim_holds(self) -> bool:
+        return self.can_trim
+
+    def changes(self, choice: object) -> list[Recompute]:
+        return [Recompute(0, 0, 9, 8)]
+
+    def select(self, gaps: Iterator[tuple[int, int]]) -> None:
+        self.selected = [*gaps]
+
+    def stall(self, planned: Trace, line: Timeline) -> None:
+        line.check_fits(planned)
+        self.stalls = sum(line.stalls.values())
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        return lambda: self.log.append(name)
+
+
+def recomputable() -> Trace:
+    """A, B and C of 8 bytes, by ops 0 to 2 of nothing, read by ops 9, 8 and 7."""
+    reads = [[], [], [], [], [], [], [], [2], [1], [0]]
+    ops = Ops.make(reads, [[0], [1], [2], *([[]] * 7)], duration=[10] * 10, name=["zeros"] * 10)
+    return Trace(Buffers.make([8, 8, 8], [0, 1, 2], [10, 9, 8]), ops)
+
+
+def start(
+    monkeypatch: pytest.MonkeyPatch, walk: DroppingWalk, swaps: Callable[[Trace], Plan], **how: bool
+) -> tuple[bool, list[str]]:
+    def autoswap(trace: Trace, machine: Machine, limit: int, *, peaks: str, threshold: int) -> Plan:
+        assert (limit, peaks, threshold) == (100, "all", 1)
+        return swaps(trace)
+
+    monkeypatch.setattr(multistart, "autoswap", autoswap)
+    monkeypatch.setattr(multistart, "TRIES", 1000.0)
+    return start_from_drops(walk, CARD, 1.5, **how), walk.log  # type: ignore[arg-type]
+
+
+def two_swaps(recomputed: Trace) -> Plan:
+    """B between ops 1 and 8, and what was recomputed of A between its recomputation and op 9."""
+    assert recomputed.ops.role[8] == RECOMPUTE
+    (remade,) = recomputed.ops.writes[8]
+    return Plan((Swap(1, 1, 9, 3, 9, 1), Swap(int(remade), 8, 10, 9, 10, 8)), 11)
+
+
+def test_a_start_from_drops_has_the_swaps_and_the_waits_of_autoswap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B comes back for op 8 only when that is due: it waits. What is recomputed has no gap in the trace itself."""
+    walk = DroppingWalk()
+    assert start(monkeypatch, walk, two_swaps) == (True, ["drop to 150, 50 tries"])
+    assert walk.selected == [(1, 1)] and walk.stalls > 0
+
+
+def test_small_workspaces_and_dead_tails_are_there_before_values_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    drop = "drop to 150, 50 tries"
+    small = ["shrink_workspaces", drop, "speed_up_ops"]
+    assert start(monkeypatch, DroppingWalk(), two_swaps, small=True) == (True, small)
+    assert start(monkeypatch, DroppingWalk(), two_swaps, tails=True) == (True, ["hold_tails", drop])
+
+
+@pytest.mark.parametrize("error", [NotReached(101, 100), Infeasible(1, 101, 100)])
+def test_drops_from_which_swaps_do_not_get_to_the_limit_are_no_start(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(trace: Trace) -> Plan:
+        raise error
+
+    walk = DroppingWalk()
+    assert not start(monkeypatch, walk, fails, small=True)[0] and "speed_up_ops" not in walk.log
+
+
+def test_half_of_the_drops_are_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not start(monkeypatch, DroppingWalk(can_trim=False), two_swaps)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(multistart.work, "over", lambda: True)
+        assert not start(monkeypatch, DroppingWalk(), two_swaps)[0]
 
 
 planner = import_module("gpumem.swap.search.planner")  # the package has a function `search`
