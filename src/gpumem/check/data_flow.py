@@ -10,7 +10,8 @@ from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
 from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Trace
 
-ITERATIONS = 3  # the first starts from given values, the others from what the one before left
+# The first starts from given values, the others from what the one before left: two at least. Three is not tuned.
+ITERATIONS = 3
 
 
 @strict

@@ -22,7 +22,7 @@ from gpumem.trace.lifetimes import touched
 
 # Relative: what is taken off the dual, far above the rounding of its sums in float64 (1e-16 a term).
 SAFETY = 1e-9
-# Variables of a program at most. Not tuned: HiGHS solves 30,000 of them in 3 s, see `zero_stall_limit`.
+# A program with more variables is the last. Not tuned: HiGHS solves 30,000 of them in 3 s, see `zero_stall_limit`.
 SIZE = 40_000
 
 
@@ -78,7 +78,7 @@ def zero_stall_limit(
     machine : Machine
         Gives op and copy times, and says whether both directions of the link run at once.
     rounds, size : int
-        At most so many programs, with at most so many variables, are solved.
+        At most so many programs are solved, and none after one with more variables than `size`.
     seconds : float, optional
         The whole time. What is certified by then is returned: valid however short the time is, but the less the looser,
         at worst the static bound (a stall of 0).

@@ -239,7 +239,7 @@ def _quietly(close: Callable[..., object], *arguments: object) -> None:
 
 
 def _is_pinned(address: int) -> bool:
-    """Ask the driver, not the resource that the memory came from."""
+    """Whether an address is page-locked host memory, as the driver says, not the resource that it came from."""
     kind = api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     status, kind_of = api.cuPointerGetAttribute(kind, address)
     return not status and kind_of == api.CUmemorytype.CU_MEMORYTYPE_HOST

@@ -20,7 +20,7 @@ from typing import Any
 from cuda.bindings import driver as api
 
 HELD = 96  # ops: a stream takes about a thousand entries before the host has to wait, and behind a gate for ever
-PATIENCE = 0.1  # seconds: nothing issued for so long, and a gate opens. Not tuned
+PATIENCE = 0.1  # seconds between two looks: a gate opens if nothing was issued in between. Not tuned
 _GEQ = api.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
 
 

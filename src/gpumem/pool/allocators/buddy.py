@@ -70,7 +70,7 @@ class Buddy(OnDevice[None]):
         needed = max(self._unit, 1 << (asked - 1).bit_length())
         block = min((size for size, starts in self._free.items() if size >= needed and starts), default=None)
         if block is None:
-            self._grow(self._enough(asked, needed))
+            self._grow(self._size_for(asked, needed))
             block = min(size for size, starts in self._free.items() if size >= needed and starts)
         start = self._free[block][0]
         self._last_use.claim(self._base + start, needed, stream)
@@ -81,7 +81,7 @@ class Buddy(OnDevice[None]):
         return self._live.add(self._base + start, Granted(needed, asked, None))
 
     def free(self, offset: int, *, stream: int = 0) -> None:
-        """Take a block back and merge it with its buddy as long as that is free."""
+        """Take a block back, last used on `stream`, and merge it with its buddy as long as that is free."""
         block = self._live.remove(offset)
         self._last_use.freed(offset, block.size, stream)
         self._put(offset - self._base, block.size)
@@ -97,8 +97,11 @@ class Buddy(OnDevice[None]):
             del starts[place]
             start, size = min(start, buddy), 2 * size
 
-    def _enough(self, asked: int, needed: int) -> int:
-        """Return the size of the arena that can hold a block of `needed` bytes."""
+    def _size_for(self, asked: int, needed: int) -> int:
+        """Return the size that the arena must grow to, by doubling, for a block of `needed` bytes to be free in it.
+
+        Raises the MemoryError of a request of `asked` bytes where the capacity or the device do not allow that.
+        """
         idle = not self.statistics.blocks.current  # then the old part merges with the new one
         size = self._size
         while size < self._most:

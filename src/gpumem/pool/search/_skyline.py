@@ -12,7 +12,7 @@ from gpumem.trace import I64
 from gpumem.trace.lifetimes import meet
 
 TRIES = 20  # buffers that a state tries, those that give up least first; 10 and 100 found as much
-# What a section loses counts to this power. Of 1 (the sum), 2, 4 and 8 the one that solved most of ten perfect
+# The empty bytes of a section count to this power. Of 1 (the sum), 2, 4 and 8 the one that solved most of ten perfect
 # instances.
 POWER = 4
 GIVE_UP = -1  # instead of a buffer: a valley is given up
@@ -205,7 +205,11 @@ def _sort_waiting(instance: PackingInstance, skylines: Skylines, state: int, pla
 
 @inner
 def loss(instance: PackingInstance, skylines: Skylines, state: int, goal: Goal) -> float:
-    """Return what the sections must lose, in parts of the ceiling, each to the power; -1 where something cannot fit."""
+    """Return the sum over sections of (bytes that must stay empty / ceiling) ** `POWER`; -1 where one cannot fit.
+
+    A section's empty bytes: a lower bound of the top that it will have, less the bytes of all its buffers. What cannot
+    fit is a buffer below its own ceiling, or a section below the highest one.
+    """
     sections, pile, end = instance.sections, goal.pile, goal.end
     pile[:], end[:] = 0, skylines.top[state]
     for buffer in skylines.order[state, : skylines.waiting[state]]:

@@ -16,7 +16,8 @@ from gpumem.pool.search.planner import run
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
-# A proof may take a tenth of the effort: where it does not end, a lower height is refuted instead. Not tuned.
+# Each search of a proof may take a tenth of the effort: where one does not end, a lower height is refuted instead. Not
+# tuned.
 PROOFS = 10
 # Parts of the buffers, the largest of them: if these do not fit none of the placements of all does, and fewer are
 # searched through sooner. Not tuned.

@@ -38,11 +38,12 @@ BEAMING, SEARCHING, EJECTING = 0.6, 0.3, 0.7  # of the seconds of boxes or buffe
 QUICK = 0.25  # of the effort, on top of it: what the tries at the target may take where no target is given
 LARGEST = 0.5  # of the seconds, where one descent cannot take in all: then those tries are of the largest buffers
 
-# Up to so many buffers ejection has no turn: the depth-first search solves or refutes these. Not tuned.
+# Up to so many buffers ejection has no turn: these are left to the depth-first search, whose effort may end before it
+# has solved or refuted them. Not tuned.
 FEW = 50
 # Times the rate of `_problem`: no machine works faster, so the clock ends what looks at it, not the count of work.
 FAST = 10
-# Seconds for a target where none are given. Not tuned.
+# Seconds of a search for a target not below the lower bound, where neither seconds nor an effort are given. Not tuned.
 CAPACITY = 30.0
 # Efforts that no search spends: the seconds end it.
 ENDLESS = 1e9

@@ -45,7 +45,7 @@ class Card(Protocol):
         """Another stream, for copies."""
 
     def event(self) -> Mark:
-        """An event that stands nowhere."""
+        """A new event, not recorded on any stream yet."""
 
     def size(self, storage: Any) -> int:
         """The bytes of what is copied."""
@@ -82,7 +82,7 @@ class Beside:
         self.free: dict[int, deque[Slab]] = {}
 
     def follow(self) -> bool:
-        """Let the stream that is current be the one that computes, once it has waited for the one before."""
+        """Let the current stream wait for the last one that computed and take its place; return whether they differ."""
         current = self.card.current()
         if current is self.compute:
             return False

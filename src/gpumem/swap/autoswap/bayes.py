@@ -27,7 +27,8 @@ from gpumem.trace import F64, I64, Trace
 BATCH = 4
 # Random weights among which the next ones are chosen. Not tuned.
 POOL = 1000
-# Half of these lie within so much of the best. Not tuned.
+# Half of these differ from the best ones by at most so much in each component, before they are scaled to a length of 1.
+# Not tuned.
 NEAR = 0.2
 TINY = 1e-12  # keeps a direction finite where all weights are 0
 

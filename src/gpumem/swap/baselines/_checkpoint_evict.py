@@ -50,7 +50,7 @@ LONGEST_PASS = WORK // 12
 SPREADS = (0.1, 0.3, 1.0)
 # The share of gaps that change.
 CHANGED_SHARES = (0.02, 0.1, 0.5)
-# The part of the work that is left for single gaps and buffers at the end.
+# Passes leave the work divided by this: half of it for single gaps, the rest for dead buffers that are held.
 LAST_PART = 6
 
 

@@ -25,7 +25,7 @@ OVERHEAD = 1
 EVICTIONS = 100
 # Budgets of the simulated runtime that are tried. Not tuned: a bisection of the limit to `CLOSE` needs 8.
 TRIES = 12
-# Budgets closer than this part of the limit count as one. Not tuned.
+# Budgets closer than the limit divided by this count as one; it is the least step up as well. Not tuned.
 CLOSE = 200
 
 

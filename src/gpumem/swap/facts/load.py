@@ -20,7 +20,7 @@ from gpumem.swap.facts import segment_tree as _tree
 from gpumem.swap.plan.gaps import around
 from gpumem.trace import I64, Trace
 
-# Bytes that nothing holds; half of int64's range, so that subtracting a size does not overflow.
+# Bytes that no trace holds: `Trace` refuses sizes that add up to `MAX_BYTES`, 2**62, or more.
 NO_LIMIT = 2**62
 
 

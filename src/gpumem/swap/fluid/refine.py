@@ -37,8 +37,8 @@ class Refined(Shown):
 def refine(fluid: Fluid, peak: int, limit: int | None, rounds: int, size: int) -> Refined:
     """Solve, add breakpoints, solve again; every round's dual is a bound, the largest counts.
 
-    `fluid` in a program for `limit`, or for the least level where that is None; at most `rounds` programs of at most
-    `size` variables, until the time is up: 0, which nothing is below, where that was before the first.
+    `fluid` in a program for `limit`, or for the least level where that is None; at most `rounds` programs, none
+    after one of more than `size` variables, until the time is up: 0, which nothing is below, if before the first.
     """
     breaks, best, idle, last = _first(fluid), 0.0, 0, None
     for _ in work.each(range(rounds)):

@@ -50,7 +50,8 @@ MOST_NODES_UNHURRIED = 24
 FINER = (100, 150, 200)
 # Share of the time for finer nodes, at most, where parking can help as well. Not tuned.
 FINER_SHARE = 0.7
-# Share of the time for each of the two restrictions that MO-SOS begins with; half is left for its own. Not tuned.
+# Share of the time then left for each of the two restrictions that MO-SOS begins with: if both use it up, 56 % of all
+# is left for its own program. Not tuned.
 RESTRICTED = 0.25
 # Share of the time, at most, for the linear program and its rounding. Not tuned.
 ROUNDING = 0.3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpumem.base.jit import inner, jit
 from gpumem.swap.search._copy_orders import draw
-from gpumem.swap.search._recompute_changes import drop_later, hold, hold_dead, on_device, release, replay_ops
+from gpumem.swap.search._recompute_changes import drop_later, hold, hold_dead, off_device_at, release, replay_ops
 from gpumem.swap.search._recompute_state import MARKS, RecomputeProblem, RecomputeState
 from gpumem.trace import I64
 
@@ -48,7 +48,7 @@ def next_replay(drops: RecomputeState, place: int) -> int:
 def _draw_computed(recompute: RecomputeProblem, drops: RecomputeState, place: int, random: I64) -> int:
     """Draw a value that is computed at a place; -1 for one that cannot stay."""
     columns, origins = recompute.columns, recompute.columns.origins
-    off_device, pieces = on_device(recompute, drops.choice, place)
+    off_device, pieces = off_device_at(recompute, drops.choice, place)
     ops, _ = replay_ops(recompute, drops, place, off_device=off_device, pieces=pieces)
     if not len(ops):
         return -1

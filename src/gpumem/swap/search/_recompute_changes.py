@@ -142,7 +142,10 @@ def _count_dropped(recompute: RecomputeProblem, drops: RecomputeState, gap: int,
 
 @inner
 def _count_held(drops: RecomputeState, buffer: int, start: int, stop: int, sign: int) -> None:
-    """Add the bytes of what is held from op `start` on through the replay before op `stop`; none where that is -1."""
+    """Add `sign` times a buffer's bytes from the replay before op `start` through that before op `stop`.
+
+    Nothing where `stop` is -1.
+    """
     for position in range(2 * start, min(2 * stop + 1, len(drops.live))):
         drops.live[position] += sign * drops.size[buffer]
 
@@ -173,10 +176,11 @@ def _run_by(recompute: RecomputeProblem, drops: RecomputeState, row: int, varian
 
 
 @inner
-def on_device(recompute: RecomputeProblem, choice: RecomputeChoice, place: int) -> tuple[Bool, I64]:
-    """Which buffers are off the device at a place, recomputed there or later, and which pieces are held there.
+def off_device_at(recompute: RecomputeProblem, choice: RecomputeChoice, place: int) -> tuple[Bool, I64]:
+    """Return which buffers are dropped during the replay before op `place`, and which versions are held beside them.
 
-    See `replay.Present`.
+    bool[B]: recomputed by that replay or a later one. int64[B]: where the chain of the version that is held stops in
+    `Origins.writer`, -1 where none is. See `replay.Present`.
     """
     columns = recompute.columns
     off_device, pieces = np.zeros(len(columns.size), np.bool_), np.full(len(columns.size), -1)
@@ -231,7 +235,7 @@ def replay_ops(
 def _replay(recompute: RecomputeProblem, drops: RecomputeState, place: int) -> bool:
     """Find what the replay at a place runs, takes and reads."""
     columns, held_until = recompute.columns, drops.choice.held_until
-    off_device, pieces = on_device(recompute, drops.choice, place)
+    off_device, pieces = off_device_at(recompute, drops.choice, place)
     ops, targets = replay_ops(recompute, drops, place, off_device=off_device, pieces=pieces)
     if not len(targets):
         return False

@@ -20,7 +20,7 @@ from gpumem.trace import I64
 # Of a hundred steps over drops, how many switch the variant of an op, where ops have a choice; not tuned.
 SWITCHING = 30
 HOLDING = 25  # of the others, how many change what is held for replays; not tuned
-LOOKS = 16  # gaps drawn until one is around the point in question; not tuned
+LOOKS = 16  # draws at most, until a gap or an op with a choice is at the worst position; not tuned
 
 
 @inner

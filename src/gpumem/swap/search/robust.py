@@ -27,7 +27,9 @@ DRAWN = 3  # plans for draws; not tuned
 PRICE = 0.01
 FEW, MANY = 16, 96  # draws by which all candidates are judged, and the best few once more; not tuned
 FINAL = 4  # the best few; not tuned
-TRAINING = 2**31  # seeds of draws from here on choose between plans; tables draw below
+# Added to the seeds of draws that choose between plans, so that `benchmarks/suites/uncertain.py`, with seeds far below,
+# judges plans by other draws.
+TRAINING = 2**31
 
 PlanFor = Callable[[Trace, Machine, int], Plan]
 Candidates = dict[Plan, Trace]  # plans, and what they make of the trace

@@ -267,7 +267,7 @@ class Witness:
         self._bytes.add(size)
 
     def _agrees(self, call: str) -> None:
-        """Compare what the allocator says of itself with the model."""
+        """Raise a ContractError if, after `call`, live blocks exceed the capacity or the statistics are not right."""
         held, capacity = self._bytes.current, self.capacity
         if capacity is not None and held > capacity and "capacity" not in self.skip:
             self._broken("capacity", f"{call}: live blocks have {held} bytes, the capacity is {capacity}")

@@ -17,8 +17,8 @@ from gpumem.torch.values.known import HOST, META, Doubt, Host, Known, beside, co
 from gpumem.torch.values.known_values import KnownValues
 from gpumem.torch.values.ops import PICKS, SIZE, SUMS, is_elementwise
 
-# Steps between the numbers that unknown operands of a call are supposed to be: small enough for all to stay near 1,
-# large enough for no two to be equal, in bfloat16 (7 bits of fraction) too.
+# Unknown floats of a call are supposed to be 1 + k * STEP, where k counts its operands' storages: small for these
+# to stay near 1, large enough for the first 193, up to 4, to differ in bfloat16 (7 bits of fraction).
 STEP = 1 / 64
 FAILS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)  # what a call on the host may raise
 _GENERATOR = torch.Generator  # another class stands in for it while a step is captured

@@ -7,7 +7,9 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 _MALLOC, _FREE = 0, 1  # the lowest two bits of a signature; reads and writes are 2 and 3
-_MODULUS = 2**61 - 1  # prime: two different windows collide with probability length / modulus
+# A prime below 2**63, as hashes are int64. With a base drawn at random two different windows would collide with a
+# probability below length / modulus; the events of the period that is found are compared.
+_MODULUS = 2**61 - 1
 _BASE = 1_152_921_139_263_580_469  # any number: fixed, so that a run can be repeated
 
 
