@@ -76,3 +76,39 @@ def lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
     begin, end = function.lineno, function.end_lineno or 0
     return end - begin + 1 - ((first.end_lineno or 0) - first.lineno + 1 if text else 0)
+
+
+def documented(text: str) -> list[str]:
+    """The names under `Parameters` of a docstring."""
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    lines = re.findall(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: :.*)?$", section[1] if section else "", re.MULTILINE)
+    return [name.strip("* ") for line in lines for name in line.split(",")]
+
+
+def parameters(node: ast.AST) -> set[str]:
+    """What a function takes, or what a class is made of: by its constructor and by its fields."""
+    if isinstance(node, ast.ClassDef):
+        fields = {
+            part.target.id
+            for part in node.body
+            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+        }
+        made = (
+            part for part in node.body if isinstance(part, ast.FunctionDef) and part.name in ("__init__", "__new__")
+        )
+        return fields.union(*map(parameters, made))
+    return {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}  # type: ignore[attr-defined]
+
+
+def test_parameters_that_docstrings_explain_are_there() -> None:
+    assert documented(
+        "A.\n\nParameters\n----------\na, *b : int\n    See `c`.\nd\n    D.\n\nNotes\n-----\ne : f\n"
+    ) == ["a", "b", "d"]
+    wrong, seen = [], 0
+    for path, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and parameters(node):
+                names_ = documented(ast.get_docstring(node) or "")
+                seen += len(names_)
+                wrong += [f"{path}: {node.name} has no {name}" for name in names_ if name not in parameters(node)]
+    assert seen > 500 and not wrong, "\n".join(wrong)

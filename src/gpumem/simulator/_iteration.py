@@ -133,6 +133,7 @@ class Regime:
         if not hosts.free:
             self.coupled = turn
         lead = hosts.lead(origin)
+        # The lead of free hosts is no part of it, so only states since a host last delayed an op are compared.
         state += (f"free since {self.coupled}" if hosts.free else f"{lead}").encode()
         before, then = self.seen.setdefault(state, (turn, lead))
         return turn - before if lead >= then else 0
@@ -206,7 +207,8 @@ def advance(steps: Steps, memory: Reservations, hosts: Hosts) -> None:  # noqa: 
         free = ready[engine[op]]
         start, cause = _after_hazards(steps, op, free)
         if counts_bytes:
-            # What ends here is free for this op and later ones, from the end of its last use on.
+            # What ends here is free for this op and later ones, from the end of its last use on. What is not live has
+            # not begun: in the first iteration, a lifetime that ends at the boundary.
             for k in range(end_ptr[op], end_ptr[op + 1]):
                 buffer = ends[k]
                 if live[buffer] and size[buffer] > 0:

@@ -121,7 +121,8 @@ def advance(streams: Streams, hosts: Hosts) -> None:  # noqa: C901  compiled: it
     """Go from event to event until one more iteration has ended.
 
     At each event: end the ops that are due, begin what may begin on engines that are idle, look for the next event, and
-    let kernels progress until then at the rate that so many of them have."""
+    let kernels progress until then at the rate that so many of them have.
+    """
     work, kernel, order_ptr, order = streams.work, streams.kernel, streams.order_ptr, streams.order
     begun, running, left, until = streams.begun, streams.running, streams.left, streams.until
     ended, rate = streams.ended, streams.rate
@@ -133,25 +134,25 @@ def advance(streams: Streams, hosts: Hosts) -> None:  # noqa: C901  compiled: it
     if hosted:
         hosts.state[LATE] = 0
     while True:
-        for lane in range(len(running)):
-            op = running[lane]
-            if op != IDLE and (left[lane] <= 0 if kernel[op] else until[lane] <= now):
+        for engine in range(len(running)):
+            op = running[engine]
+            if op != IDLE and (left[engine] <= 0 if kernel[op] else until[engine] <= now):
                 streams.end[ended[op] % window, op] = now
                 todo -= ended[op] == turn
                 ended[op] += 1
-                running[lane] = IDLE
+                running[engine] = IDLE
                 count -= kernel[op]
                 if hosted:
                     release(streams, hosts, op, now)
         if todo == 0:
             break  # what may begin now begins at the same time, in the next call
         next_event = FAR
-        for lane in range(len(running)):
-            size = order_ptr[lane + 1] - order_ptr[lane]
-            iteration = begun[lane] // size
-            if running[lane] != IDLE or iteration >= turn + window:
+        for engine in range(len(running)):
+            size = order_ptr[engine + 1] - order_ptr[engine]
+            iteration = begun[engine] // size
+            if running[engine] != IDLE or iteration >= turn + window:
                 continue
-            op = order[order_ptr[lane] + begun[lane] % size]
+            op = order[order_ptr[engine] + begun[engine] % size]
             if not _waits_have_ended(streams, op, iteration):
                 continue
             if hosted:
@@ -161,16 +162,16 @@ def advance(streams: Streams, hosts: Hosts) -> None:  # noqa: C901  compiled: it
                     hosts.state[LATE] += 1
                     continue
             streams.start[iteration % window, op] = now
-            begun[lane] += 1
-            running[lane], left[lane], until[lane] = op, work[op] * unit, now + work[op]
+            begun[engine] += 1
+            running[engine], left[engine], until[engine] = op, work[op] * unit, now + work[op]
             count += kernel[op]
-        for lane in range(len(running)):
-            op = running[lane]
+        for engine in range(len(running)):
+            op = running[engine]
             if op != IDLE:
-                next_event = min(next_event, now - (-left[lane] // rate[count]) if kernel[op] else until[lane])
-        for lane in range(len(running)):
-            if running[lane] != IDLE:
-                left[lane] -= (next_event - now) * rate[count]
+                next_event = min(next_event, now - (-left[engine] // rate[count]) if kernel[op] else until[engine])
+        for engine in range(len(running)):
+            if running[engine] != IDLE:
+                left[engine] -= (next_event - now) * rate[count]
         now = next_event
     streams.state[NOW], streams.state[TURN], streams.state[KERNELS] = now, turn + 1, count
 

@@ -6,7 +6,7 @@ start, and a trace whose live bytes fit cannot deadlock. Passes repeat until the
 
     address-aware simulation   memory is a hazard: whoever had these bytes before must be done with them
     byte-counting simulation   memory is a counter: bytes are reserved in issue order, and an op waits until
-                     earlier ops have given enough back
+                               earlier ops have given enough back
 
 No op starts before it is *issued*: launched by its host thread. Trace order is the one order of issue. A host needs
 `host_ns` for an op, and after one that blocks it goes on when that has ended::
@@ -109,7 +109,7 @@ def simulate(
         leads.append(clock.hosts.lead(ends[-1]))
         cycle = clock.cycle(ends[-1])
     ran, last, issued = clock.steps, len(ends) - 1, clock.hosts.issued
-    since = last - cycle if cycle else last // 2
+    since = last - cycle if cycle else last // 2  # means over one cycle, or over the second half: see `Timeline.cycle`
     causes = [cause for cause in range(len(CAUSES)) if cause != NONE and (cause != HOST or len(issued))]
     return Timeline(
         ran.start - ran.start.min(),
@@ -178,9 +178,9 @@ def _check(trace: Trace, placement: Placement | None, capacity: int | None, iter
         raise ValueError(
             "simulate: give a placement (address-aware simulation) or a capacity (byte-counting simulation), not both"
         )
-    op, load = trace.peak
-    if load > capacity:
-        raise ValueError(f"op {op}: the live bytes are {human(load)}, the capacity {human(capacity)}")
+    op, live_bytes = trace.peak
+    if live_bytes > capacity:
+        raise ValueError(f"op {op}: the live bytes are {human(live_bytes)}, the capacity {human(capacity)}")
 
 
 def _mean(total: int, count: int) -> int:

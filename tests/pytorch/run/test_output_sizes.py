@@ -17,7 +17,7 @@ from tests.pytorch.small_runs import HOW, KIB, QUICK
 
 
 def predictions(run: Managed) -> int:
-    return len(run.mode.predicted.fresh)
+    return len(run.mode.predictor.fresh)
 
 
 def test_predictions_are_remembered_by_shapes_and_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ class DecisionCounts:
     ----------
     swaps, recomputed : int
         Gaps in which a buffer is on the host, and in which it is recomputed.
-    recomputations, recompute_ns : int
+    recomputed_ops, recompute_ns : int
         Recomputed ops in an iteration, and their nanoseconds.
     held, tails : int
         The `Hold` decisions: values kept for recomputations, and dead tails that are dropped.

@@ -89,7 +89,7 @@ def _choose(  # noqa: PLR0917  compiled: no keyword-only parameters
     part, offset = state.items[frame.low : frame.high], state.min_offset[first]
     _, rise = bind(instance, state, part, floor=frame.floor, rules=options.rules, window=Window(0, 0))
     if rise > 0:
-        state.slack[:] = -1
+        state.slack[:] = -1  # unknown again: no `holds` takes this rise of the bounds off it
     count_options(instance, state, part, options.ceiling)
     best, fewest, best_rank = first, FAR, FAR
     for buffer in part:
@@ -99,7 +99,7 @@ def _choose(  # noqa: PLR0917  compiled: no keyword-only parameters
         if count > fewest:
             continue
         own_rank = state.rank[buffer]
-        if options.choice == LEVEL:  # levelness first, order among equals: no rank is as much as the number of buffers
+        if options.choice == LEVEL:  # levelness first, then order: each rank is below the number of buffers
             own_rank -= _levelness(
                 instance, state, buffer, first=frame.first, last=frame.last, ceiling=options.ceiling
             ) * len(instance.size)
@@ -112,9 +112,11 @@ def _choose(  # noqa: PLR0917  compiled: no keyword-only parameters
 def _levelness(  # noqa: PLR0917  compiled: no keyword-only parameters
     instance: PackingInstance, state: PackingState, buffer: int, first: int, last: int, ceiling: int
 ) -> int:
-    """Rate how level a buffer would end with what lies beside it: 2 for each side, 1 with the ceiling at an end.
+    """Rate how level a buffer's top would be with what lies beside it.
 
-    `[first, last)` are the sections of its part. So holes are filled, and what lies flat grows.
+    2 for each side where the skyline is as high. At an end of the part, or beside a section where nothing is left to
+    place, 1 if it ends at the ceiling.
+    `[first, last)` are the sections of its part. So holes are filled, and flat stretches of the skyline grow.
     """
     sections, top = instance.sections, state.min_offset[buffer] + instance.size[buffer]
     before, after = (instance.first[buffer] + sections - 1) % sections, instance.last[buffer] % sections
@@ -148,7 +150,7 @@ def _backtrack(  # noqa: PLR0917  compiled: no keyword-only parameters
     while at >= 0:
         frame = frames[at]
         part, buffer = state.items[frame.low : frame.high], frame.buffer
-        trail = reserve(trail, length, 2 * len(part))
+        trail = reserve(trail, length, 2 * len(part))  # what `refuse` here and `push_up` after it note at most
         if buffer >= 0:
             length = undo(state, trail, length, frame.trail_mark)
             unplace(instance, state, frames, at)
@@ -206,7 +208,7 @@ def _begin_frame(  # noqa: PLR0913, PLR0917  compiled: no keyword-only parameter
         new.floor, new.trail_begin = 0, length
         part = state.items[new.low : new.high]
         trail = reserve(trail, length, len(part))
-        for buffer in part:  # refusals hold only while the rest lies no lower; a part begins at the bottom
+        for buffer in part:  # a refusal holds while nothing goes below the floor; a part has a floor of 0
             length = note(state, trail, length, buffer)
             state.refused_below[buffer] = 0
         rank(instance, state, part, weight=weight, order=order)
@@ -226,7 +228,7 @@ def _begin(instance: PackingInstance, state: PackingState, frames: Frames, optio
     frames[-1].high, frames[-1].last, frames[-1].waiting = len(instance.size), instance.sections, -1
     state.slack[:] = -1
     if options.rules & PILE:
-        window, rise = bind(instance, state, state.items, floor=0, rules=options.rules, window=Window(0, 0))
+        _, rise = bind(instance, state, state.items, floor=0, rules=options.rules, window=Window(0, 0))
         window = Window(0, instance.sections)
         return holds(instance, state, state.items, ceiling=options.ceiling, window=window, rise=rise)
     return True
@@ -280,6 +282,7 @@ def _search(  # noqa: PLR0913, PLR0917  compiled: no keyword-only parameters
             part = part[: len(part) - 1]
             cut = place(instance, state, frames, at) and rules & PARTS != 0
             length, fits, window = push_up(instance, state, part, buffer, trail=trail, length=length)
+            # Where it raised nothing (the window is empty), no other choice helps if this one fails: see `FREE`.
             frame.is_over = fits and rules & FREE and window.low > window.high
             if fits and rules & PILE:
                 window, rise = bind(instance, state, part, floor=offset[buffer], rules=rules, window=window)
@@ -291,9 +294,9 @@ def pack(
 ) -> tuple[int, int, I64]:
     """Look for offsets below the ceilings; return `SOLVED`, `IMPOSSIBLE` or `GAVE_UP`, the work done, the offsets.
 
-    Gives up after `nodes` buffers were placed, or when about `work` buffers and sections were looked at. `weight`: of
-    each buffer in the order. Deterministic. Exact by each set of `rules`: `IMPOSSIBLE` means that
-    there is no placement.
+    Gives up after `nodes` buffers were placed, or when about `work` buffers and sections were looked at. `weight`:
+    scales the length, area, start and end by which a buffer is ordered. Deterministic. Exact with any set of `rules`:
+    `IMPOSSIBLE` means that there is no placement.
     """
     count, sections = len(instance.size), instance.sections
     by_buffer, by_section = np.zeros((4, count), np.int64), np.zeros((9, sections + 1), np.int64)

@@ -36,8 +36,8 @@ REFUSED = 4
 # What is interchangeable with a refused buffer, and could go as low, is refused with it: swapping the two turns a
 # placement with the one there into a placement with the other there.
 ALIKE = 8
-# No buffer goes where another would fit wholly below it: all that is left lies as high as that, so the other one could
-# be let down there, and the placement with it there belongs to an earlier choice, which was refused or is to come.
+# No buffer goes where another would fit wholly below it: all that is left lies at that offset or higher, so the other
+# one could be let down below it, and a placement with it there belongs to another choice, refused or still to come.
 BENEATH = 16
 # Where a buffer raises no other one's least offset, a failure after it is a failure of the frame: what failed did not
 # depend on that buffer, so it fails beside any other choice, too.

@@ -53,10 +53,10 @@ class HostCopy:
 class Movable:
     """Bytes that move, and where they are.
 
-    On the device the host may have a `copy` as well, of the same bytes; any write ends that. `version` counts writes,
-    0 before the first. What is `pinned` stays on the device, for the reason that the text says. What is `exposed` may
-    be read past whoever moves it, so it is not evicted for others; a plan may move it. A policy may know its `maker`,
-    the call that recomputes it, and when it was `used` last.
+    On the device the host may have a `copy` as well, of the same bytes; any write ends that. `version` grows with
+    each write, 0 before the first. What is `pinned` stays on the device, for the reason that the text says. What is
+    `exposed` may be read past whoever moves it, so it is not evicted for others; a plan may move it. A policy may know
+    its `maker`, the call that recomputes it, and when it was `used` last.
     """
 
     where = Where.DEVICE

@@ -30,7 +30,7 @@ class ResidencyError(RuntimeError):
 
 
 class Evictor(Protocol[X]):
-    """A policy that says what is evicted, and how its bytes come back, instead of by recency and from the host."""
+    """Chooses what is evicted, and whether it is copied or recomputed; without one, the least recently used goes."""
 
     def evict(self, size: int, keep: Sequence[X]) -> bool:
         """Evict cells that are not in `keep`, `size` bytes if there are so many; return whether any was evicted."""
@@ -62,7 +62,7 @@ class LimitedMemory(Generic[R]):
         self.on_device: OrderedDict[R, None] = OrderedDict()  # least recently used first
         self.held = self.peak = self.pinned = self.alive = self.least = 0
         self.counts = Counts()
-        self.recomputing = False  # then what is exposed may go too: else there may be no room to recompute
+        self.recomputing = False  # if True, what is exposed may be evicted: else there may be no space to recompute
         self.policy: Evictor[R] | None = None
         self.recover: Callable[[R], None] = lambda cell: None  # recomputes what is in RECIPE
         self.on_retry: Callable[[str, Exception], None] = lambda what, error: None  # what is retried, and why
@@ -156,7 +156,7 @@ class LimitedMemory(Generic[R]):
     def evict_for(self, size: int, keep: Sequence[R] = (), what: str = "") -> None:
         """Evict until `size` bytes are free: the least recently used first, or as the policy says.
 
-        During a recomputation all goes to the host by recency: a policy could drop what it made or reads.
+        During a recomputation all goes to the host by recency: a policy could drop what that made or reads.
         """
         self.reap()
         policy = None if self.recomputing else self.policy
@@ -324,7 +324,7 @@ class LimitedMemory(Generic[R]):
         self.note()
 
     def wait_for_copy(self, cell: R) -> None:
-        """Let what computes next wait for a copy in flight."""
+        """Let what computes next wait for a copy in flight; free a host copy that was kept only until its return."""
         copy = cell.copy
         if copy is None:
             return

@@ -4,7 +4,7 @@
 
     ops   | recorded, two are alike  | along, without a plan   | along with the plan  | on demand   | along ...
                                      ^                         ^                      ^             ^
-                                     found: planned aside      the plan is there,     deviated      its first ops
+                                     found: a planner starts   the plan is there,     deviated      its first ops
                                                                at a boundary                        came by
 """
 
@@ -73,9 +73,10 @@ class RunLoop(Generic[R]):
     wait : bool
         Whether a run waits for its plan.
     eager : bool
-        Whether ops are recorded from the first one on that is not as planned, and where a plan finds blocks away three
-        times in a row. So a device of blocks does, to which an op recorded costs a microsecond. In PyTorch it costs
-        more than the op's own dispatch, so there PATIENCE iterations go before.
+        Whether ops are recorded from the first one on that is not as planned, and after PATIENCE iterations in a row
+        that went along with the plan and still had misses or evictions. So a device of blocks does, to which an op
+        recorded costs a microsecond. In PyTorch it costs more than the op's own dispatch, so there PATIENCE iterations
+        go before.
     """
 
     def __init__(self, environment: Environment[R], *, wait: bool, eager: bool) -> None:
@@ -131,7 +132,7 @@ class RunLoop(Generic[R]):
             self._failed(error)
 
     def observed(self, look: Callable[..., Any], *what: Any) -> Any:
-        """RunOp what only observes, and return what it does; None, and no recording any more, where it fails."""
+        """Call what only observes the program, and return its result; None, and no more recording, where it fails."""
         try:
             return look(*what)
         except Exception as error:

@@ -49,7 +49,7 @@ class Pinned:
     ----------
     trace : Trace
         Its own host buffers count.
-    found : Gaps or Windows
+    gaps : Gaps or Windows
         All that may be swapped. Decisions count their ops as the columns `after` and `before` of these do.
     budget : int
         Bytes; may be changed between two decisions.

@@ -129,7 +129,7 @@ def recomputable(
     ----------
     trace, machine
         The machine gives the time of ops.
-    found : Gaps, optional
+    gaps_ : Gaps, optional
         The gaps in question; all of the trace where left out.
     most : int64[m], optional
         Nanoseconds of each gap. What takes longer is not looked at to its end: then `until` is the last place at which

@@ -52,7 +52,10 @@ class IssueOrder(NamedTuple):
 
 
 def issue_order(n: int, cuts: Iterable[Cut], replays: Sequence[Replay]) -> IssueOrder:
-    """Place what is inserted: before one op copies out, then copies in, both in plan order, then its recomputations."""
+    """Place what is inserted before each op: copies out, then copies in, both in plan order, then recomputations.
+
+    Copies in may take bytes that copies out free, and recomputations read what copies in bring back.
+    """
     items: list[tuple[tuple[int, ...], int, Inserted]] = []  # (ops before it, role, rank), new ops, what
     for cut in cuts:
         decision = cut.decision

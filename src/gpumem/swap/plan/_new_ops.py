@@ -24,12 +24,12 @@ class NewOp(NamedTuple):
     stream: str
     role: int
     beside: int  # the old op whose host thread enqueues it
-    like: int = -1  # the old op whose columns it takes
+    like: int = -1  # the old op whose columns it takes; -1: those of a new op that touches nothing (`Ops.take`)
     duration: int | None = None  # where it differs from that op's
 
 
 def copy_op(copy: Copy, pieces: CutBuffers, n: int) -> NewOp:
-    """Make a copy of a cut in an iteration of `n` ops; a copy-in is enqueued by the op that needs it."""
+    """Make a copy of a cut in an iteration of `n` ops; the host thread of the op that needs it enqueues a copy-in."""
     decision = copy.cut.decision
     if copy.role == COPY_OUT:
         return NewOp("copy_out", [pieces.source], [pieces.host], stream="d2h", role=COPY_OUT, beside=decision.after)

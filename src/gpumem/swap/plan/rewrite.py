@@ -30,7 +30,7 @@ class Carried(Shown):
     """A plan carried out: the rewritten trace, and where in its issue order the ops of each decision ended up.
 
     `out`, int64[d]: index of the copy-out, -1 where there is none: the host still holds the value, or the decision
-    is no swap. `back`, int64[d]: index of the copy-in, or of the recomputation that makes the value; -1 for others.
+    is no swap. `back`, int64[d]: index of the copy-in, or of the last recomputation that writes it; -1 for others.
     """
 
     trace: Trace
@@ -48,7 +48,7 @@ def rewrite(trace: Trace, decisions: Sequence[Decision], *, blocking: bool = Fal
     trace = variants_of(trace, decisions)
     holds = find_holds(trace, decisions)
     cuts_of = find_cuts(trace, decisions, holds)
-    replays = find_replays(trace, decisions)  # last: it trusts what the others have checked
+    replays = find_replays(trace, decisions)  # after these: it trusts what they have checked
     variants = recomputed_variants(trace, decisions, replays)
 
     # When it is issued.

@@ -33,7 +33,7 @@ def draw(random: I64, below: int) -> int:
 
 @jit
 def toggle(problem: SwapProblem, drops: RecomputeState, swaps: SwapState, gap: int) -> None:
-    """Select a gap, or unselect it; the first selected gap of a value pays for its copy-out."""
+    """Select a gap, or unselect it; a value is copied out in its first selected gap, unless the host has it."""
     value = problem.value[gap]
     copied_before = _copied_by(problem, swaps, value)
     swaps.selected[gap] = not swaps.selected[gap]

@@ -254,7 +254,7 @@ def _classify(state: State, limit: int) -> tuple[float, int]:
     """Find what each gap is good for; return the penalty for useless ones, and the bytes off the device at time 0."""
     problem, drops, swaps, times = state.problem, state.drops, state.swaps, state.times
     period, useless, off_device, ops = times.period[0], 0.0, 0, len(problem.begin)
-    ins, payers, size, after, next_point = swaps.ins, swaps.copied_by, problem.size, problem.after, drops.next_point
+    ins, copiers, size, after, next_point = swaps.ins, swaps.copied_by, problem.size, problem.after, drops.next_point
     opens, out_end, in_start, kind = times.opens, times.out_end, times.in_start, times.kind
     freed, freed_early = times.freed, times.freed_early
     points, stall, added_ns, count = drops.points, swaps.stall, drops.added_ns, drops.used[POINTS]
@@ -262,7 +262,7 @@ def _classify(state: State, limit: int) -> tuple[float, int]:
         freed[point], freed_early[point] = 0, 0
     for turn in range(swaps.lengths[IN]):
         gap = ins[turn]
-        copied_by = payers[gap]
+        copied_by = copiers[gap]
         kind[gap] = COPIED
         if copied_by != gap:
             kind[gap], out_end[gap] = CLEAN, opens[gap]

@@ -79,11 +79,11 @@ def _drop_some(state: State, recompute: RecomputeProblem, random: I64) -> bool:
 @inner
 def _draw_gap(state: State, recompute: RecomputeProblem, random: I64) -> int:
     """Draw a gap that can be dropped, three times in four one around the point that exceeds the limit by most."""
-    droppable, columns, point = recompute.droppable, recompute.columns, _worst_position(state)
+    droppable, columns, worst = recompute.droppable, recompute.columns, _worst_position(state)
     gap = droppable[draw(random, len(droppable))]
     if draw(random, 4):
         for _ in range(LOOKS):
-            if 2 * columns.after[gap] + 1 < point < 2 * columns.before[gap]:
+            if 2 * columns.after[gap] + 1 < worst < 2 * columns.before[gap]:
                 break
             gap = droppable[draw(random, len(droppable))]
     return int(gap)
@@ -98,7 +98,7 @@ def _worst_position(state: State) -> int:
 
 @inner
 def _draw_place(recompute: RecomputeProblem, drops: RecomputeState, gap: int, random: I64) -> int:
-    """Draw where to recompute a gap's value: where it ends, or with a replay inside it that touches its buffer.
+    """Draw where to recompute a gap's value: as late as it can be, or with a replay before that touches its buffer.
 
     Each of these replays is as likely as the next (reservoir sampling).
     """
@@ -139,16 +139,16 @@ def _keep_one(recompute: RecomputeProblem, drops: RecomputeState, random: I64) -
 @inner
 def _switch_some(state: State, recompute: RecomputeProblem, random: I64) -> bool:
     """Draw another variant for an op: half of the time one that runs at the worst point, else any, or a faster one."""
-    variants, switched = recompute.variants, state.drops.choice.variant
+    variants, current = recompute.variants, state.drops.choice.variant
     kind, row = draw(random, 4), draw(random, len(variants.op))
     if kind < 2:
         row = _draw_op_at_worst(state, recompute, row, random)
     first, count = variants.first[row], variants.first[row + 1] - variants.first[row]
-    if kind == 2 and switched[row] > first:
-        count = switched[row] - first + 1
+    if kind == 2 and current[row] > first:
+        count = current[row] - first + 1
     variant = first + draw(random, count - 1)
     # Any but the one that it runs by: those from it on are one further.
-    return switch_variant(recompute, state.drops, row, variant + (variant >= switched[row]))
+    return switch_variant(recompute, state.drops, row, variant + (variant >= current[row]))
 
 
 @inner

@@ -11,7 +11,7 @@ from gpumem.trace import I64
 # A step draws from a hundred: below the first it changes a stall, if any is allowed; below the next it selects a gap or
 # unselects it; then it exchanges two gaps, moves a copy-out, and else a copy-in. Not tuned.
 STALL, TOGGLE, EXCHANGE, MOVE_OUT = 20, 55, 80, 90
-# A stall grows by 1/200 of an iteration down to 1/25,600: a power of two of these eight, drawn. Not tuned.
+# A stall grows by 1/200 of an iteration, halved up to seven times, as drawn: by 1/25,600 at least. Not tuned.
 LONGEST, HALVINGS = 200, 8
 NEAR = 5  # ops by which a stall moves, at most; not tuned
 SPLITS = 4  # a part of a stall is a half down to 1/16 of it; not tuned
@@ -35,7 +35,7 @@ def change_swaps(state: State, random: I64, stall_budget: int) -> None:
     elif kind < EXCHANGE:
         gap, other = swaps.ins[draw(random, swaps.lengths[IN])], draw(random, gaps)
         toggle(problem, drops, swaps, gap)
-        # For itself is for nothing: it would come back as it was, a step without a change.
+        # Not for itself: that would only select it once more.
         if other != gap and not dropped[other]:
             toggle(problem, drops, swaps, other)
     elif kind < MOVE_OUT:
@@ -51,6 +51,7 @@ def _change_stall(state: State, random: I64, budget: int) -> None:
     ops, total = len(state.problem.begin), stall.sum()
     kind = draw(random, 4)
     if kind == 0 or not total:
+        # `worst` may be of a state with more points: then an op of that one waits, a step as good as another.
         at_worst = draw(random, 4) or not drops.used[POINTS]
         point = state.times.worst[0] if at_worst else draw(random, drops.used[POINTS])
         more = state.problem.period // (LONGEST << draw(random, HALVINGS))
@@ -61,7 +62,7 @@ def _change_stall(state: State, random: I64, budget: int) -> None:
     while not stall[op]:
         op = (op + 1) % ops
     part = stall[op] if draw(random, 2) else stall[op] // (2 << draw(random, SPLITS))
-    stall[op] -= part
+    stall[op] -= part  # of kind 3 that is all: the stall is shorter
     if kind == 1:
         stall[(op + draw(random, 2 * NEAR + 1) - NEAR) % ops] += part
     elif kind == 2:

@@ -37,7 +37,7 @@ class CoolingSchedule(NamedTuple):
     cold: float  # at the end
     stall_budget: int  # ns that ops may wait in all
     delay_weight: float  # what a delay of a whole iteration costs
-    recompute_rate: int  # percent of the steps that change what is dropped, or which variant runs
+    recompute_rate: int  # percent of the proposals that change what is dropped or held, or which variant runs
 
 
 class Saved(NamedTuple):
@@ -58,7 +58,7 @@ class StateScore(NamedTuple):
     """How good a state is at a limit."""
 
     cost: float
-    excess: int  # bytes above the limit, at least 1 where a gap is useless; 0: the state will do
+    excess: int  # bytes above the limit; at least 1 where a gap is useless or the host holds too much; 0: it will do
     delay: int  # ns beyond the time of all ops by their fastest variants
 
 
@@ -75,7 +75,7 @@ def anneal(  # noqa: PLR0917  compiled: no keyword-only parameters
     """Take up to `schedule.steps` random steps while the temperature falls from hot to cold; return how many.
 
     `limits`: by `LIMIT`, `GOAL`, `BEST_LIMIT`, `BEST_DELAY`. Fewer steps are taken where the goal is reached without
-    any delay: then nothing is left to gain.
+    any delay: then nothing is left to gain. The state after the last step is not recorded; the next call does that.
     """
     retime(state)
     current = _score(state, limits[LIMIT], schedule)

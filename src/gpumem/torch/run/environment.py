@@ -50,8 +50,8 @@ class StepRecorder(IterationRecorder[Cell]):
     ) -> None:
         self.ops = OpRecorder(memory, memory.device, step_context, timed, as_bare=False)
         super().__init__(self.ops.recorder, repeats, MIN_LENGTH)
-        self._memory, self._buried = memory, lambda cell: observed(self.ops.on_reaped, cell)
-        memory.on_reaped = self._buried
+        self._memory, self._on_reaped = memory, lambda cell: observed(self.ops.on_reaped, cell)
+        memory.on_reaped = self._on_reaped
 
     def begin(self) -> None:
         """An iteration may begin here."""
@@ -63,7 +63,7 @@ class StepRecorder(IterationRecorder[Cell]):
 
     def close(self) -> None:
         """Stop recording."""
-        if self._memory.on_reaped is self._buried:  # else a later recorder has taken the place
+        if self._memory.on_reaped is self._on_reaped:  # else a later recorder has taken the place
             self._memory.on_reaped = None
 
     def trace(self, alike: Alike) -> Trace:

@@ -24,7 +24,7 @@ from gpumem.torch.step.ops import IS_ON_DEVICE, Call, Kind, tensors
 from gpumem.torch.step.storages import Cell
 
 PACKED = "_pack_padded_sequence.default"  # it returns lengths, too, which recurrent nets read on the host
-SEVERAL_STREAMS = "it computes on several streams; under a memory limit each waits for the one before"
+SEVERAL_STREAMS = "it computes on several streams; under a memory limit each op waits for the one before"
 
 
 class LimitMode(OpMode):
@@ -36,7 +36,7 @@ class LimitMode(OpMode):
         super().__init__(memory.device, chunk)
         self.memory, self.loop = memory, loop
         self.is_on_device = IS_ON_DEVICE[memory.device]
-        self.predicted = OutputSizePredictor(self.device)
+        self.predictor = OutputSizePredictor(self.device)
         self.on_demand: DtrEvictor | None = None  # evicts while no plan is followed; None: the least recently used goes
 
     def other(self, kind: Kind, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -63,8 +63,9 @@ class LimitMode(OpMode):
         index = loop.before(call)
         on_demand = self.on_demand
         pending = None if on_demand is None else on_demand.before(call, self._follows(index))
-        # 4. Residency: evict for the results, bring all operands. The host's copies and the recipes of what is written
-        #    end here, before the op runs: an op that fails half-way has written a part.
+        # 4. Residency: evict for the results, bring all operands. What would be recomputed from a written operand is
+        #    recomputed first, and the host's copy of the operand freed, before the op runs: one that fails half-way has
+        #    written a part.
         fresh = self._expected_bytes(index, call)
         if call.writes:
             memory.recompute_dependents(call.writes)
@@ -78,13 +79,13 @@ class LimitMode(OpMode):
         if on_demand is not None:
             on_demand.after(call, pending)
         if index == LOST and memory.limit != UNLIMITED:
-            self.predicted.learn(sum([cell.size for cell in call.touched[len(call.reads) :]]))
+            self.predictor.learn(sum([cell.size for cell in call.touched[len(call.reads) :]]))
         # 7. Plan: what is due after this op (copies to the host, releases, drops).
         loop.after(call)
         return call.result
 
     def _follows(self, index: int) -> bool:
-        """Whether op `index` is followed by a plan that has hints: one without any only knows the ops."""
+        """Whether op `index` is one of a followed plan that has hints; a plan without any only knows the ops."""
         follower = self.loop.phase.follower
         return index != LOST and follower is not None and follower.hints.count > 0
 
@@ -93,20 +94,19 @@ class LimitMode(OpMode):
         memory, kind = self.memory, call.kind
         operands = memory.of(call.operands)
         call.writes = written = memory.of(call.written) if call.written else []
-        if kind.overwrites:
+        if kind.overwrites:  # in the order of a trace, reads before writes: a plan finds cells by their place in it
             operands = [*dict.fromkeys([*memory.of(call.read), *written])]
         call.reads = operands if kind.reads_values else []
         phase = self.loop.phase
-        if (
-            phase.iterations is not None or phase.followed is not None
-        ):  # a key is of use to a recorder and to a follower only
+        # Only a recorder and a follower use the key.
+        if phase.iterations is not None or phase.followed is not None:
             call.key = looks(kind.plan_name, [cell.size for cell in call.reads])
 
     def _expected_bytes(self, index: int, call: Call) -> int:
         """The bytes that an op will allocate: as planned, else as predicted from the shapes of its arguments."""
         follower = self.loop.phase.follower
         if index == LOST or follower is None:
-            return 0 if self.memory.limit == UNLIMITED else self.predicted(call.func, call.args, call.kwargs)
+            return 0 if self.memory.limit == UNLIMITED else self.predictor(call.func, call.args, call.kwargs)
         assert isinstance(follower, RecomputingFollower)
         return follower.expected(index, call)
 

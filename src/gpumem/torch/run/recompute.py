@@ -289,7 +289,7 @@ def recompute_values(
 def _recompute_op(memory: Memory, step: RecomputedOp, call: RecordedCall, scratch: _Scratch) -> None:
     """Call one op a second time, on what it read: sources on the device, and values recomputed before it."""
     sources = [call.cells[value.buffer] for value in step.reads if value.whole == ON_DEVICE]
-    memory.recomputing = True  # evict to the host only: what is recomputed now has no other bytes to be dropped for
+    memory.recomputing = True  # evict to the host only: a policy could drop what this recomputation made or reads
     try:
         memory.ensure_resident(sources, call.fresh, f"{call.func}, recomputed,")
     finally:

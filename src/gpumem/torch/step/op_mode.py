@@ -59,6 +59,7 @@ class OpMode(TorchDispatchMode):
         if types and kind.may_be_op:  # not for questions about sizes: they may come from C++ that cannot throw
             check_types(func, types)
         if kind.composite and torch.is_inference_mode_enabled() and kind.name not in WHOLE:
+            # Autograd, which takes composite ops apart before a mode sees them, is off in inference mode.
             with self:  # by the kernel that runs without a mode: `decompose` prefers a formula in Python, of other bits
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         with self.lock:

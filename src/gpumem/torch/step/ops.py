@@ -51,14 +51,8 @@ LOOKS_AT_SHAPES = frozenset(  # of PyTorch's own ops: they read no operand
 OVERWRITES = frozenset(  # they write their first operand without reading it
     {f"aten::{name}_" for name in ("copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential")}
 )
-SIZED = frozenset(
-    {  # their first argument is the size of the result
-        "empty.memory_format",
-        "zeros.default",
-        "ones.default",
-        "full.default",
-    }
-)
+# Their first argument is the size of the result.
+SIZED = frozenset({"empty.memory_format", "zeros.default", "ones.default", "full.default"})
 GATHERS = frozenset(  # of their table they read no more rows than they return
     {"embedding.default", "index.Tensor", "index_select.default", "gather.default"}
 )
@@ -233,8 +227,9 @@ def _is_composite(func: Any) -> bool:
 class Call:
     """A call of an op of the device, filled in on its way through a mode.
 
-    From the beginning: `operands`, its tensors on the device, and `written`, those of them that it writes. `reads` and
-    `writes` are their cells, `key` what plans know the op by. Once it has run: `touched`, the cells of its operands,
+    From the beginning: `operands`, its tensors on the device, and `written`, those of them that it writes. `reads` are
+    the cells of `operands`, also of those that it overwrites (none, where it looks at shapes only), and `writes` those
+    of `written`; `key` is what plans know the op by. Once it has run: `touched`, the cells of its operands,
     then of its results, and `result`.
     """
 

@@ -50,7 +50,7 @@ class Cell(Movable):
 
 
 class Storages:
-    """Cells by storage; a weak reference puts the cell of a dead one into `dead`; `bury` takes it off the books."""
+    """Cells by storage; a weak reference puts the cell of a dead one into `dead`; `reap` takes it off the books."""
 
     def __init__(self) -> None:
         self.by_key: dict[int, Cell] = {}
