@@ -72,12 +72,12 @@ FAULTS = {
     ),
     "copies slow others down": ("count += kernel[op]", "count = min(count + 1, len(rate) - 1)"),
     "a kernel ends a nanosecond early": (
-        "now - (-left[lane] // rate[count])",
-        "now + max(left[lane] // rate[count], 1)",
+        "now - (-left[engine] // rate[count])",
+        "now + max(left[engine] // rate[count], 1)",
     ),
     "work goes on at full speed": ("(next_event - now) * rate[count]", "(next_event - now) * unit"),
-    "nobody waits": ("(ended[earlier] <= iteration) if earlier >= 0", "False if earlier >= 0"),
-    "the iteration before is forgotten": ("(ended[earlier + n_ops] < iteration)", "False"),
+    "nobody waits": ("streams.ended[earlier] <= iteration", "False"),
+    "the iteration before is forgotten": ("streams.ended[earlier + len(streams.work)] < iteration", "False"),
     "streams drift apart": ("iteration >= turn + window", "iteration >= turn + window + 1"),
     "ops start before they are issued": ("if issued > now:", "if False:"),
     "a copy does not drain": ("(hosts.drains[op] and streams.given[host] > 0)", "False"),
@@ -106,7 +106,7 @@ def objects() -> bool:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_loop_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong = FAULTS[fault]
-    loops = (module.advance, module.launch, module.release)
+    loops = (module.advance, module._waits_have_ended, module.launch, module.release)
     source = "".join(inspect.getsource(getattr(loop, "py_func", loop)).partition("\n")[2] for loop in loops)
     assert right in source
     broken = dict(vars(module))

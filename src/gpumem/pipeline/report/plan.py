@@ -76,11 +76,11 @@ class DecisionCounts:
 
         >>> print(*DecisionCounts(2, 3, 7, 1500, 1, 2).lines("doa"), sep="\\n")
         swapped                   2 gaps by doa
-        recomputed                3 gaps: 7 ops recomputed, 1.50 us an iteration
+        recomputed                3 gaps: 7 ops, 1.50 us an iteration
         held                      1 value for recomputations
         dropped                   2 dead tails
         >>> next(DecisionCounts(0, 3, 7, 1500, 0, 0).lines("checkpoint"))
-        'recomputed                3 gaps by checkpoint: 7 ops recomputed, 1.50 us an iteration'
+        'recomputed                3 gaps by checkpoint: 7 ops, 1.50 us an iteration'
         """
         swaps = self.swaps or not self.recomputed
         if swaps:

@@ -61,10 +61,11 @@ def allocator_machine(
     ...     def free(self, offset, *, stream=0):
     ...         raise ValueError(f"offset {offset} is not live")
     >>> quiet = settings(derandomize=True, database=None, deadline=None, report_multiple_bugs=False)
-    >>> run_state_machine_as_test(allocator_machine(Zero), settings=quiet)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ...
-    gpumem.testing.contract_error.ContractError: ...
+    >>> try:
+    ...     run_state_machine_as_test(allocator_machine(Zero), settings=quiet)
+    ... except ContractError as error:
+    ...     print(error.rule)
+    overlap
     """
     trial = Trial(factory, max_size=max_size, skip=skip)
 
