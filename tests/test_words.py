@@ -23,6 +23,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 # What a sentence does not say (a regular expression), and what it says instead.
 SENTENCES = {
     r"ma(?:k(?:e|es|ing)|de)(?: \w+)? again": "recompute, rematerialise",
+    r"compute[ds]? again": "recompute",
     r"runs? again": "recompute, is recomputed",
     r"re-?runs?": "recompute, recomputation",
     r"re-?ran": "recomputed",
