@@ -32,13 +32,12 @@ def fingerprint(function: Callable[..., Any]) -> str:
     >>> fingerprint(twice) == fingerprint(lambda y: 2 * y), fingerprint(twice) == fingerprint(fourfold)
     (True, False)
     """
-    seen: dict[Any, None] = {}
-    parts, left = list[object](), list[Any]([function])
+    seen, parts, left = set[Any](), list[object](), list[Any]([function])
     while left:
         thing = left.pop()
         thing = getattr(thing, "py_func", thing)
         if thing not in seen:
-            seen[thing] = None
+            seen.add(thing)
             part, named = _record(thing) if isinstance(thing, type) else _function(thing)
             parts.append(part)
             left += named

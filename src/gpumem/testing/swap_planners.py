@@ -142,7 +142,7 @@ def _judge(planner: Callable[..., Plan], case: _Case, spared: Collection[str]) -
             case.broken(rule, str(wrong), wrong)
     if trace.peak_live_bytes <= limit and plan.decisions and "empty" not in spared:
         count = len(plan.decisions)
-        case.broken("empty", f"the peak of {trace.peak_live_bytes} live bytes fit, and there are {count} decisions")
+        case.broken("empty", f"the peak of {trace.peak_live_bytes} live bytes fits, and there are {count} decisions")
     if repeated != plan:
         case.broken("deterministic", f"{plan.decisions} once, {repeated.decisions} the next time")
 
