@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
 
 
-def plain(module: ModuleType, **constants: int) -> SimpleNamespace:
-    """Return what a module has, its loops as Python that call one another, with other constants."""
-    names = dict(vars(module)) | constants
+def plain(module: ModuleType, **others: Any) -> SimpleNamespace:
+    """Return what a module has, its loops as Python that call one another, with other constants and callees."""
+    names = dict(vars(module)) | others
     for name, thing in vars(module).items():
         loop = getattr(thing, "py_func", thing)
-        if not isinstance(loop, FunctionType) or loop.__closure__:
+        if name in others or not isinstance(loop, FunctionType) or loop.__closure__:
             continue
         if loop.__module__ == module.__name__:
             names[name] = FunctionType(loop.__code__, names, name, loop.__defaults__)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import ModuleType, SimpleNamespace
-from typing import Any
-
-from tests.plain import plain
 
 
 class Draws:
@@ -24,12 +20,3 @@ class Draws:
 
     def all_taken(self) -> bool:
         return next(self.left, None) is None
-
-
-def drawing(module: ModuleType, draws: Draws, **others: Any) -> SimpleNamespace:
-    """Return the loops of a module as Python, which take these draws and call `others` by their names."""
-    loops = plain(module)
-    for loop in vars(loops).values():
-        if getattr(loop, "__module__", None) == module.__name__ and hasattr(loop, "__globals__"):
-            loop.__globals__.update({"draw": draws, **others})
-    return loops

@@ -32,9 +32,7 @@ def scripted(evaluate: Evaluate, **others: Any) -> SimpleNamespace:
     def wait_longer(state: State, *_: object) -> None:
         state.swaps.stall[0] += 10
 
-    loops = plain(annealing)
-    loops.anneal.__globals__.update({"evaluate": evaluate, "change_swaps": wait_longer, **others})
-    return loops
+    return plain(annealing, **{"evaluate": evaluate, "change_swaps": wait_longer, **others})
 
 
 def anneal(loops: SimpleNamespace, walk: SearchWalk, steps: int, **how: Any) -> int:
@@ -69,8 +67,7 @@ def test_the_temperature_falls_geometrically_over_the_steps() -> None:
         temperatures.append(temperature)
         return True
 
-    loops = scripted(lambda state, limit: (1.0, 1))
-    loops.anneal.__globals__["_accepts"] = accepts
+    loops = scripted(lambda state, limit: (1.0, 1), _accepts=accepts)
     anneal(loops, walk_to(20), 4, hot=1.0, cold=0.0625)
     assert temperatures == pytest.approx([0.5, 0.25, 0.125, 0.0625])
 

@@ -85,8 +85,7 @@ def test_a_limit_that_is_kept_to_falls_down_to_the_goal() -> None:
         seen.append(limit)
         return 0.0, 0
 
-    loops, limits = plain(_greedy_swaps), np.array([10_000, 20_000])
-    loops.lower_greedily.__globals__["evaluate"] = keeps_to_all
+    loops, limits = plain(_greedy_swaps, evaluate=keeps_to_all), np.array([10_000, 20_000])
     assert not loops.lower_greedily(walk.state, limits, 9_880, 10)
     assert seen == [10_000, 9_950, 9_900, 9_880] and limits.tolist() == [9_880, 9_880]
     limits = np.array([10_000, 20_000])

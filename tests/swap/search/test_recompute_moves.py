@@ -17,8 +17,9 @@ from gpumem.swap.search._recompute_state import LOGGED, MARKS, POINTS, copy_drop
 from gpumem.swap.search.instance import Instance
 from gpumem.swap.search.walk import SearchWalk
 from gpumem.trace import Buffers, Ops, Trace
+from tests.plain import plain
 from tests.swap.nets import CARD
-from tests.swap.search.draws import Draws, drawing
+from tests.swap.search.draws import Draws
 
 A, B, C = range(3)  # gaps, and the rows of these below
 SWITCH, OTHER = 29, 30  # the first draw of a step that switches a variant, where there are some, and of others
@@ -47,7 +48,7 @@ def walk_to(goal: int = 1, *, choices: bool = True, droppable: bool = True) -> S
 
 def loops(*values: int, **others: Any) -> tuple[Any, Draws]:
     draws = Draws(*values)
-    return drawing(_recompute_moves, draws, **others), draws
+    return plain(_recompute_moves, draw=draws, **others), draws
 
 
 def change(walk: SearchWalk, *values: int, **others: Any) -> bool:

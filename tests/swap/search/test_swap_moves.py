@@ -16,8 +16,9 @@ from gpumem.swap.search._recompute_state import POINTS
 from gpumem.swap.search.instance import Instance
 from gpumem.swap.search.walk import SearchWalk
 from gpumem.trace import Buffers, Ops, Trace
+from tests.plain import plain
 from tests.swap.nets import CARD, layers
-from tests.swap.search.draws import Draws, drawing
+from tests.swap.search.draws import Draws
 
 STALL, SELECT, EXCHANGE, MOVE_OUT, MOVE_IN = 0, 20, 55, 80, 90  # the first draw of each kind of step
 NEARBY, ANYWHERE, SHORTER = 1, 2, 3  # of a step over stalls, the next draw
@@ -34,7 +35,7 @@ def walk_to(goal: int = 1) -> SearchWalk:
 def change(walk: SearchWalk, *values: int, budget: int = 0, **others: Any) -> Draws:
     """Take one step with these draws."""
     draws = Draws(*values)
-    drawing(_swap_moves, draws, **others).change_swaps(walk.state, None, budget)
+    plain(_swap_moves, draw=draws, **others).change_swaps(walk.state, None, budget)
     assert draws.all_taken()
     return draws
 
